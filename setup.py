@@ -1,0 +1,82 @@
+"""Builds the native extensions; everything else is in pyproject.toml.
+
+SPECGRAD_BUILD_EXT=0  installs without native code
+SPECGRAD_BUILD_EXT=1  fails when the native code cannot be built (by default it is left out)
+SPECGRAD_SANITIZE=1   builds with AddressSanitizer and UndefinedBehaviorSanitizer
+"""
+
+import os
+import sys
+
+from setuptools import Extension, setup
+
+MODE = os.environ.get("SPECGRAD_BUILD_EXT", "auto")
+# torch 2.10: the oldest release whose stable ABI has every call that the operator makes
+TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
+
+
+def native_build():
+    """The extensions and the build command, for a machine with torch and a compiler."""
+    import pybind11
+    from torch.utils import cpp_extension
+
+    flags = ["-O3", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra"]
+    link = []
+    if os.environ.get("SPECGRAD_SANITIZE") == "1":
+        sanitize = "-fsanitize=address,undefined"
+        flags += [sanitize, "-fno-sanitize-recover=undefined", "-g", "-O1"]
+        link += [sanitize]
+    kernels = Extension(
+        "specgrad_kernels._kernels",
+        sources=[
+            "csrc/operator.cpp",
+            "csrc/engine.cpp",
+            "csrc/kernels_portable.cpp",
+            "csrc/kernels_avx2.cpp",
+            "csrc/kernels_avx512.cpp",
+        ],
+        include_dirs=["csrc", *cpp_extension.include_paths()],
+        library_dirs=cpp_extension.library_paths(),
+        libraries=["torch_cpu"],
+        extra_compile_args=[*flags, TORCH_TARGET],
+        extra_link_args=link,
+        language="c++",
+        py_limited_api=True,
+    )
+    design = Extension(
+        "specgrad_kernels._design",
+        sources=["csrc/design_module.cpp"],
+        include_dirs=["csrc", pybind11.get_include()],
+        extra_compile_args=flags,
+        extra_link_args=link,
+        language="c++",
+    )
+
+    class BuildOrExplain(cpp_extension.BuildExtension):
+        def run(self):
+            try:
+                super().run()
+            except Exception as error:
+                if MODE == "1":
+                    raise
+                print(f"specgrad: native code left out, plain PyTorch will be used: {error}",
+                      file=sys.stderr)
+                self.extensions = []
+
+    return [kernels, design], {"build_ext": BuildOrExplain}
+
+
+def native_build_or_none():
+    if MODE == "0":
+        return [], {}
+    try:
+        return native_build()
+    except ImportError as error:
+        if MODE == "1":
+            raise
+        print(f"specgrad: native code left out, {error}", file=sys.stderr)
+        return [], {}
+
+
+extensions, commands = native_build_or_none()
+setup(ext_modules=extensions, cmdclass=commands)

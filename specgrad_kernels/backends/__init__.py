@@ -1,0 +1,76 @@
+"""The backends, in order of preference, and the choice between them.
+
+A backend is one module of this package with five names: ``NAME``, ``why_not()`` (``None``
+when it can run here, else the reason with its remedy), ``serves(spec, device_type)`` (likewise
+for one job), ``run(grads, spec)``, which filters in place or raises with nothing changed, and
+``explain(spec, d, index, dtype)``: strategy, error bound and workspace bytes of one layer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specgrad_kernels.backends import cpp, torch_ref
+from specgrad_kernels.spec import FilterSpec
+
+
+class Backend(Protocol):
+    """What a module of this package offers."""
+
+    NAME: str
+
+    def why_not(self) -> str | None: ...
+
+    def serves(self, spec: FilterSpec, device_type: str) -> str | None: ...
+
+    def run(self, grads: Sequence[Tensor], spec: FilterSpec) -> None: ...
+
+    def explain(
+        self, spec: FilterSpec, d: int, index: int, dtype: torch.dtype
+    ) -> tuple[str, float, int]: ...
+
+
+BACKENDS: tuple[Backend, ...] = (cpp, torch_ref)
+ENVIRONMENT_VARIABLE = "SPECGRAD_BACKEND"
+
+
+def report() -> dict[str, str | None]:
+    """Every backend, with ``None`` where it can run and the reason where it cannot."""
+    return {backend.NAME: backend.why_not() for backend in BACKENDS}
+
+
+def available_backends() -> list[str]:
+    """Names of the backends that can run here, the preferred one first.
+
+    >>> "torch" in available_backends()
+    True
+    """
+    return [name for name, reason in report().items() if reason is None]
+
+
+@lru_cache(maxsize=256)
+def _choose(name: str, spec: FilterSpec, device_type: str) -> Backend:
+    if name == "auto":
+        usable = (b for b in BACKENDS if not (b.why_not() or b.serves(spec, device_type)))
+        return next(usable)
+    for backend in BACKENDS:
+        if name == backend.NAME:
+            reason = backend.why_not() or backend.serves(spec, device_type)
+            if reason:
+                raise RuntimeError(f"backend {name!r} was asked for but cannot serve: {reason}")
+            return backend
+    names = ", ".join(["auto"] + [backend.NAME for backend in BACKENDS])
+    raise ValueError(f"backend must be one of {names}; got {name!r}")
+
+
+def choose(name: str, spec: FilterSpec, device_type: str) -> Backend:
+    """The backend for a job. ``auto`` may fall back, a name must serve."""
+    if name == "auto":
+        name = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
+    return _choose(name, spec, device_type)

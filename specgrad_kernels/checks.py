@@ -1,0 +1,131 @@
+"""Refusals: everything that could leave a gradient half filtered or wrongly flattened.
+
+All checks run before any gradient is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specgrad_kernels.spec import FilterSpec
+
+FLOAT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def check_kind(grad: Tensor, index: int) -> None:
+    """Refuse what is not a dense, real, materialised tensor of this process."""
+    if not isinstance(grad, Tensor):
+        raise TypeError(f"grads[{index}] must be a tensor or None; got {type(grad).__name__}")
+    if type(grad).__module__.startswith("torch.distributed") and hasattr(grad, "to_local"):
+        raise TypeError(
+            f"grads[{index}] is a {type(grad).__name__}: the flattening of a shard is not that "
+            "of its layer; filter the full gradient (grad.full_tensor()) before it is sharded"
+        )
+    if grad.layout is not torch.strided:
+        raise TypeError(
+            f"grads[{index}] has layout {grad.layout}; only dense gradients can be filtered, "
+            "call .to_dense() or leave the layer out"
+        )
+    if grad.dtype not in FLOAT_DTYPES:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOAT_DTYPES)
+        raise TypeError(f"grads[{index}] has dtype {grad.dtype}; expected one of {allowed}")
+
+
+def check_grads(grads: Sequence[Tensor], spec: FilterSpec) -> None:
+    """Raise for the first gradient that cannot be filtered in place."""
+    spec.check_count(len(grads))
+    for index, grad in enumerate(grads):
+        check_kind(grad, index)
+        if grad.device.type == "meta":
+            raise TypeError(f"grads[{index}] is a meta tensor and holds no values to filter")
+        if grad.requires_grad:
+            raise ValueError(
+                f"grads[{index}] requires grad, and the filter is not differentiable; "
+                "pass grad.detach(), which shares its memory"
+            )
+        if grad.device != grads[0].device:
+            raise ValueError(
+                f"grads[{index}] is on {grad.device} and grads[0] on {grads[0].device}; "
+                "filter each device's gradients in a call of its own"
+            )
+        if grad.dim() < spec.batch_dims:
+            raise ValueError(
+                f"grads[{index}] has {grad.dim()} dimensions, fewer than batch_dims="
+                f"{spec.batch_dims}"
+            )
+        if spec.method == "fft2d" and grad.dim() < spec.batch_dims + 2:
+            raise ValueError(
+                f"grads[{index}] has shape {tuple(grad.shape)}; fft2d needs two kernel dimensions"
+            )
+    check_overlap(grads)
+
+
+def _extent(grad: Tensor) -> tuple[int, int]:
+    """First and one-past-last byte that the tensor can touch."""
+    start = grad.data_ptr()
+    span = sum((size - 1) * stride for size, stride in zip(grad.shape, grad.stride(), strict=True))
+    return start, start + (span + 1) * grad.element_size()
+
+
+def _element_addresses(grad: Tensor) -> Tensor:
+    """The address of every element, on the CPU."""
+    addresses = torch.tensor([grad.data_ptr()], dtype=torch.int64)
+    for size, stride in zip(grad.shape, grad.stride(), strict=True):
+        steps = torch.arange(size, dtype=torch.int64) * (stride * grad.element_size())
+        addresses = (addresses[:, None] + steps[None, :]).flatten()
+    return addresses
+
+
+def _is_injective(grad: Tensor) -> bool:
+    """Whether no two elements share memory, decided from strides alone where that suffices."""
+    reach = 1
+    for stride, size in sorted(zip(grad.stride(), grad.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride < reach:
+            return len(torch.unique(_element_addresses(grad))) == grad.numel()
+        reach = stride * size
+    return True
+
+
+def check_overlap(grads: Sequence[Tensor]) -> None:
+    """Refuse gradients that share memory with themselves or with each other."""
+    extents = []
+    for index, grad in enumerate(grads):
+        if grad.numel() == 0:
+            continue
+        if not _is_injective(grad):
+            raise ValueError(
+                f"grads[{index}] shares memory with itself (shape {tuple(grad.shape)}, strides "
+                f"{grad.stride()}); pass a clone and copy it back"
+            )
+        extents.append((*_extent(grad), index))
+    extents.sort()
+    reach, owner = -math.inf, -1
+    for start, end, index in extents:
+        if start < reach and _share_elements(grads[owner], grads[index]):
+            raise ValueError(
+                f"grads[{owner}] and grads[{index}] share memory, so their filtered values would "
+                "depend on the order; pass each tensor once"
+            )
+        if end > reach:
+            reach, owner = end, index
+
+
+def _share_elements(first: Tensor, second: Tensor) -> bool:
+    joined = torch.cat([_element_addresses(first), _element_addresses(second)])
+    return len(torch.unique(joined)) < first.numel() + second.numel()
+
+
+def check_finite(grads: Sequence[Tensor]) -> None:
+    """Raise for the first gradient with a NaN or an infinity."""
+    for index, grad in enumerate(grads):
+        if not bool(torch.isfinite(grad).all()):
+            raise FloatingPointError(
+                f"grads[{index}] of shape {tuple(grad.shape)} holds NaN or Inf and "
+                "nonfinite='raise' was asked for; no gradient was changed"
+            )

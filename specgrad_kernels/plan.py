@@ -1,0 +1,179 @@
+"""FilterPlan: a spec bound to the layers of a model, decided once and used every step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from specgrad_kernels import hooks, ops
+from specgrad_kernels.backends import choose
+from specgrad_kernels.layers import Selector, select_layers
+from specgrad_kernels.layout import signal_length
+from specgrad_kernels.spec import FilterSpec
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """How one layer is filtered."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    d: int
+    cutoff: int
+    strategy: str
+    error_bound: float
+    workspace_bytes: int
+
+
+class FilterPlan:
+    """Filters the gradients of the selected layers of one model.
+
+    >>> import torch
+    >>> from specgrad_kernels import FilterPlan, FilterSpec
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.Flatten(),
+    ...                             torch.nn.Linear(576, 10))
+    >>> plan = FilterPlan.for_model(model, FilterSpec(ratio=0.05))
+    >>> model(torch.randn(2, 3, 8, 8)).sum().backward()
+    >>> plan.filter_grads_()
+    >>> plan.names
+    ['0.weight']
+    """
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, nn.Parameter]],
+        spec: FilterSpec | None = None,
+        *,
+        backend: str = "auto",
+    ) -> None:
+        named = list(named_parameters)
+        self.spec = spec or FilterSpec()
+        self.spec.check_count(len(named))
+        self.backend = backend
+        self.names = [name for name, _ in named]
+        self._shapes = [tuple(parameter.shape) for _, parameter in named]
+        self._dtypes = [parameter.dtype for _, parameter in named]
+        self._parameters: list[nn.Parameter] | None = [parameter for _, parameter in named]
+        device_type = named[0][1].device.type if named else "cpu"
+        self._text = self.spec.text
+        self._operator = ops.operator_of(self.spec, device_type, backend)
+
+    @classmethod
+    def for_model(
+        cls,
+        model: nn.Module,
+        spec: FilterSpec | None = None,
+        select: Selector = "auto",
+        *,
+        backend: str = "auto",
+    ) -> FilterPlan:
+        """A plan for the layers that ``select_layers(model, select)`` takes."""
+        return cls(select_layers(model, select).taken.items(), spec, backend=backend)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The filtered parameters, in the order of ``names``."""
+        if self._parameters is None:
+            raise RuntimeError(
+                "this plan was unpickled and knows its layers by name only; "
+                "call plan.bind(model) first"
+            )
+        return self._parameters
+
+    def bind(self, model: nn.Module) -> FilterPlan:
+        """Use the parameters of ``model`` that have this plan's names and shapes."""
+        own = dict(model.named_parameters())
+        for name, shape in zip(self.names, self._shapes, strict=True):
+            if name not in own or tuple(own[name].shape) != shape:
+                found = tuple(own[name].shape) if name in own else "no such parameter"
+                raise ValueError(f"the plan filters {name} of shape {shape}; the model has {found}")
+        self._parameters = [own[name] for name in self.names]
+        return self
+
+    def filter_grads_(self, grads: Sequence[Tensor | None] | None = None) -> None:
+        """Filter the layers' ``.grad``, or ``grads`` given in the plan's order, in place."""
+        if grads is None:
+            grads = [parameter.grad for parameter in self.parameters]
+        elif len(grads) != len(self.names):
+            raise ValueError(f"the plan has {len(self.names)} layers; got {len(grads)} gradients")
+        if torch.compiler.is_compiling() and self.spec.order is None:
+            present = [grad for grad in grads if grad is not None]
+            if present:
+                ops.call_operator(present, self._operator, self._text)
+            return
+        ops.apply(grads, self.spec, self.backend)
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
+        """Filter before every ``optimizer.step()`` until ``handle.remove()``."""
+        return hooks.attach(self, optimizer)
+
+    @property
+    def layers(self) -> list[LayerPlan]:
+        """How each layer is filtered, with error bound and workspace."""
+        device_type = self.parameters[0].device.type if self.parameters else "cpu"
+        backend = choose(self.backend, self.spec, device_type)
+        layers = []
+        for index, name in enumerate(self.names):
+            d = signal_length(self._shapes[index], self.spec.batch_dims)
+            strategy, error_bound, workspace = backend.explain(
+                self.spec, d, index, self._dtypes[index]
+            )
+            layers.append(
+                LayerPlan(
+                    name,
+                    self._shapes[index],
+                    self._dtypes[index],
+                    d,
+                    self.spec.cutoff(d, index),
+                    strategy,
+                    error_bound,
+                    workspace,
+                )
+            )
+        return layers
+
+    def describe(self) -> str:
+        """A table of the layers: what is removed, by which strategy, at which cost in memory."""
+        layers = self.layers
+        device_type = self.parameters[0].device.type if self.parameters else "cpu"
+        header = ("layer", "shape", "d", "cutoff", "strategy", "error", "workspace")
+        rows = [
+            (
+                layer.name,
+                "x".join(map(str, layer.shape)),
+                f"{layer.d:,}",
+                f"{layer.cutoff:,}",
+                layer.strategy,
+                f"{layer.error_bound:.0e}",
+                f"{layer.workspace_bytes:,} B",
+            )
+            for layer in layers
+        ]
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+            for row in (header, *rows)
+        ]
+        backend = choose(self.backend, self.spec, device_type).NAME
+        total = sum(layer.d for layer in layers)
+        lines.append(f"{len(layers)} layers, {total:,} weights, {self.spec.method} on {backend}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"FilterPlan({len(self.names)} layers, {self.spec})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_parameters": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FilterPlan:
+        """Like an optimizer's: copied together with its model, it filters the copy."""
+        twin = copy.copy(self)
+        twin._parameters = copy.deepcopy(self._parameters, memo)
+        return twin

@@ -1,0 +1,151 @@
+"""The paper's filters as plain PyTorch equations: the truth everything else is tested against.
+
+Every function filters along the last dimension of a floating tensor, returns a new tensor
+of the same shape and dtype, and computes in that dtype.
+
+>>> import torch
+>>> g = torch.arange(6.0)
+>>> suppress_low(g, cutoff=1)                      # bin 0 is the mean
+tensor([-2.5000, -1.5000, -0.5000,  0.5000,  1.5000,  2.5000])
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def exact_ratio(ratio: float | str | Fraction) -> Fraction:
+    """The ratio as a person wrote it: 0.29 is 29/100, not the binary float below it."""
+    return Fraction(ratio) if isinstance(ratio, (str, Fraction, int)) else Fraction(repr(ratio))
+
+
+def num_bins(d: int) -> int:
+    """Length of the one-sided spectrum of ``d`` real samples."""
+    return d // 2 + 1
+
+
+def cutoff(ratio: float | str | Fraction, d: int) -> int:
+    """How many of the ``d // 2 + 1`` rFFT bins a ratio suppresses.
+
+    >>> cutoff(0.05, 36864), cutoff(0.29, 199)
+    (921, 29)
+    """
+    return math.floor(exact_ratio(ratio) * num_bins(d))
+
+
+def default_window(ratio: float | str | Fraction) -> int:
+    """LAP-D width whose half-amplitude frequency is the FFT cutoff, as the nearest odd number."""
+    return 2 * math.floor(Fraction(12067, 20000) / exact_ratio(ratio)) + 1
+
+
+def default_sigma(ratio: float | str | Fraction) -> float:
+    """Gaussian width whose half-amplitude frequency is the FFT cutoff."""
+    return 0.37478 / float(exact_ratio(ratio))
+
+
+def _mask_bins(g: Tensor, bins: slice | Tensor) -> Tensor:
+    spectrum = torch.fft.rfft(g)
+    spectrum[..., bins] = 0
+    return torch.fft.irfft(spectrum, n=g.shape[-1])
+
+
+def suppress_low(g: Tensor, cutoff: int) -> Tensor:
+    """Zero the first ``cutoff`` rFFT bins."""
+    return _mask_bins(g, slice(0, cutoff)) if cutoff else g.clone()
+
+
+def suppress_high(g: Tensor, cutoff: int) -> Tensor:
+    """Zero the last ``cutoff`` rFFT bins (a control of the paper)."""
+    bins = num_bins(g.shape[-1])
+    return _mask_bins(g, slice(bins - cutoff, bins)) if cutoff else g.clone()
+
+
+def suppress_random(g: Tensor, cutoff: int, seed: int) -> Tensor:
+    """Zero ``cutoff`` bins drawn from ``seed`` and the length alone, so all clients agree."""
+    d = g.shape[-1]
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + d)
+    bins = torch.randperm(num_bins(d), generator=generator)[:cutoff].to(g.device)
+    return _mask_bins(g, bins) if cutoff else g.clone()
+
+
+def rescale_l2(g: Tensor, cutoff: int) -> Tensor:
+    """Keep the direction, take the norm of the low-suppressed gradient (a control of the paper)."""
+    norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
+    filtered_norm = torch.linalg.vector_norm(suppress_low(g, cutoff), dim=-1, keepdim=True)
+    return torch.where(norm > 0, g * (filtered_norm / norm), g)
+
+
+def suppress_2d(kernels: Tensor, ratio: float | str | Fraction) -> Tensor:
+    """Zero the lowest-radius bins, at least one, of every trailing 2-D kernel.
+
+    ``kernels`` has shape ``[..., kh, kw]``. Ties in radius are broken by position, rows first.
+    """
+    kh, kw = kernels.shape[-2:]
+    spectrum = torch.fft.rfft2(kernels)
+    rows = torch.fft.fftfreq(kh, dtype=torch.float64)
+    columns = torch.fft.rfftfreq(kw, dtype=torch.float64)
+    radius = (rows[:, None] ** 2 + columns[None, :] ** 2).flatten()
+    count = max(1, math.floor(exact_ratio(ratio) * radius.numel()))
+    lowest = torch.argsort(radius, stable=True)[:count].to(kernels.device)
+    keep = torch.ones(radius.numel(), dtype=kernels.dtype, device=kernels.device)
+    keep[lowest] = 0
+    return torch.fft.irfft2(spectrum * keep.view(kh, -1), s=(kh, kw))
+
+
+def _extend(g: Tensor, radius: int, boundary: str) -> Tensor:
+    """``g`` with ``radius`` samples added on both sides, by any boundary but ``count``."""
+    d = g.shape[-1]
+    index = torch.arange(-radius, d + radius, device=g.device)
+    if boundary == "circular":
+        index = index % d
+    elif boundary == "reflect" and radius < d:
+        index = index.abs()
+        index = torch.where(index >= d, 2 * (d - 1) - index, index)
+    else:
+        index = index.clamp(0, d - 1)
+    return g[..., index]
+
+
+def smooth(g: Tensor, weights: Tensor, boundary: str) -> Tensor:
+    """Convolve with symmetric ``weights`` of odd length that sum to one.
+
+    ``count`` pads with zeros and divides by the weights that lie inside, so a constant stays
+    a constant up to the ends. ``reflect`` needs a radius below ``d``; shorter signals are
+    extended by ``replicate``.
+    """
+    radius = weights.numel() // 2
+    kernel = weights.to(g)[None, None]
+    rows = g.reshape(-1, 1, g.shape[-1])
+    if boundary == "count":
+        total = F.conv1d(rows, kernel, padding=radius)
+        inside = F.conv1d(torch.ones_like(rows[:1]), kernel, padding=radius)
+        return (total / inside).reshape(g.shape)
+    return F.conv1d(_extend(rows, radius, boundary), kernel).reshape(g.shape)
+
+
+def box_weights(window: int) -> Tensor:
+    """The moving average of LAP-D, float64."""
+    return torch.full((window,), 1 / window, dtype=torch.float64)
+
+
+def gaussian_weights(sigma: float) -> Tensor:
+    """A Gaussian cut at ``ceil(4 sigma)`` and renormalised, float64."""
+    radius = math.ceil(4 * sigma)
+    offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
+    return weights / weights.sum()
+
+
+def lap_detrend(g: Tensor, window: int, boundary: str = "count") -> Tensor:
+    """Local-average-pool detrend: ``g`` minus its moving average of odd width ``window``."""
+    return g - smooth(g, box_weights(window), boundary)
+
+
+def gaussian_detrend(g: Tensor, sigma: float, boundary: str = "count") -> Tensor:
+    """Gaussian detrend: ``g`` minus its Gaussian smoothing."""
+    return g - smooth(g, gaussian_weights(sigma), boundary)
