@@ -72,8 +72,10 @@ def native_build():
             except Exception as error:
                 if MODE == "1":
                     raise
-                print(f"specgrad: native code left out, plain PyTorch will be used: {error}",
-                      file=sys.stderr)
+                print(
+                    f"specgrad: native code left out, plain PyTorch will be used: {error}",
+                    file=sys.stderr,
+                )
                 self.extensions = []
 
     return [kernels, design], {"build_ext": BuildOrExplain}

@@ -15,6 +15,8 @@
 namespace specgrad {
 namespace {
 
+using TensorLayout = LayoutKey::Tensor;
+
 // Memory that grows to what was once needed and is then kept.
 class Buffer {
  public:
@@ -124,21 +126,23 @@ struct Job {
 
 class JobList final : public Program {
  public:
-  JobList(const std::string& spec_text, const std::vector<TensorLayout>& layouts)
-      : spec_text_(spec_text), tensors_(layouts), spec_(parse_spec(spec_text)) {
-    if (spec_.per_tensor && spec_.ratios.size() != layouts.size()) {
+  JobList(const std::string& spec_text, const LayoutKey& layouts)
+      : spec_text_(spec_text),
+        key_(layouts),
+        tensors_(layouts.tensors()),
+        spec_(parse_spec(spec_text)) {
+    if (spec_.per_tensor && spec_.ratios.size() != tensors_.size()) {
       throw std::invalid_argument("specgrad: one ratio per tensor is needed");
     }
-    for (size_t i = 0; i < layouts.size(); ++i) add_tensor(i);
+    for (size_t i = 0; i < tensors_.size(); ++i) add_tensor(i);
     std::stable_sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
       return a.filter->cost() > b.filter->cost();
     });
     for (const Job& job : jobs_) total_cost_ += job.filter->cost();
   }
 
-  bool matches(const std::string& spec_text,
-               const std::vector<TensorLayout>& layouts) const override {
-    return spec_text == spec_text_ && layouts == tensors_;
+  bool matches(const std::string& spec_text, const LayoutKey& layouts) const override {
+    return spec_text == spec_text_ && layouts == key_;
   }
 
   void check(const std::vector<void*>& data) const override {
@@ -304,6 +308,7 @@ class JobList final : public Program {
   using FilterKey = std::tuple<int64_t, Precision, bool, int64_t, int64_t>;
 
   std::string spec_text_;
+  LayoutKey key_;
   std::vector<TensorLayout> tensors_;
   Spec spec_;
   std::vector<std::unique_ptr<Layout>> layouts_;
@@ -316,7 +321,7 @@ class JobList final : public Program {
 }  // namespace
 
 std::unique_ptr<Program> Program::build(const std::string& spec_text,
-                                        const std::vector<TensorLayout>& layouts) {
+                                        const LayoutKey& layouts) {
   return std::make_unique<JobList>(spec_text, layouts);
 }
 

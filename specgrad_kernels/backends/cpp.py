@@ -57,7 +57,7 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
             checks.check_grads(grads, spec)
             break
     try:
-        torch.ops.specgrad.filter_grads_(grads, spec.text)
+        torch.ops.specgrad.filter_grads_.default(grads, spec.text)
     except RuntimeError:
         checks.check_grads(grads, spec)
         if spec.nonfinite == "raise":
