@@ -73,6 +73,7 @@ GATE = "convolution of globally pooled features (gate or head)"
 ATTENTION = "attention projection"
 HEAD = "classifier head"
 TRANSPOSED = "transposed convolution: upsampling"
+OTHER = "token, position, scale or other tensor that convolves nothing"
 NOT_PATCHES = "convolution of a transformer, not its patch embedding"
 
 
@@ -572,10 +573,6 @@ def _reduces_space(dims: Any) -> bool:
     return all(dim in (2, 3, 4, -1, -2) for dim in dims)
 
 
-def _attends(model: nn.Module) -> bool:
-    return any(_looks_like_attention(module) for module in model.modules())
-
-
 def _looks_like_attention(module: nn.Module) -> bool:
     """Query, key and value projections side by side, fused or not, and one that leads back."""
     if isinstance(module, nn.MultiheadAttention):
@@ -698,8 +695,18 @@ class _Structure:
             for parameter in module._parameters.values()
             if parameter is not None
         )
-        attends = _attends(self.model) or any(flow.attends() for flow in self.flows)
-        return attends and linear > convolved
+        return linear > convolved and self._attends()
+
+    def _attends(self) -> bool:
+        modules = list(self.model.modules())
+        if any(isinstance(module, nn.MultiheadAttention) for module in modules):
+            return True
+        # equal linear layers side by side are attention only if something can multiply them
+        multiplies = any(flow.of_kind("product") for flow in self.flows)
+        suspects = modules if multiplies else self.unfollowed
+        return any(flow.attends() for flow in self.flows) or any(
+            map(_looks_like_attention, suspects)
+        )
 
     def _patch_embedding(self) -> set[int]:
         for flow in self.flows:
@@ -737,4 +744,4 @@ class _Structure:
             return "attention weight"
         if isinstance(owner, nn.RNNBase):
             return "recurrent weight"
-        return "token, position, scale or other tensor that convolves nothing"
+        return OTHER

@@ -477,6 +477,65 @@ class UntraceableLinearPatchViT(nn.Module):
         return self.mlp_head(self.transformer(self.to_patch_embedding(x)).mean(1))
 
 
+class SplitAttention(nn.Module):
+    """Query, key and value apart; ``attend`` is how their activations are multiplied."""
+
+    def __init__(self, dim: int, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.q = nn.Linear(dim, dim)
+        self.k = nn.Linear(dim, dim)
+        self.v = nn.Linear(dim, dim)
+        self.out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(0.1))
+        self.attend = attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.out(self.attend(self.q(x), self.k(x), self.v(x)))
+
+
+def linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention without a softmax."""
+    return torch.relu(q) @ (torch.relu(k).transpose(1, 2) @ v)
+
+
+def branching_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention behind a decision that symbolic tracing cannot follow."""
+    return linear_attention(q, k, v) if q.shape[1] > 1 else v
+
+
+class ConvStemTransformer(nn.Module):
+    """Two convolutions make the patches, a third one mixes them before the head."""
+
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor], dim: int = 64) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(dim, dim, 1)
+        self.blocks = nn.Sequential(*(SplitAttention(dim, attend) for _ in range(3)))
+        self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.second = nn.Conv2d(8, dim, 4, stride=4)
+        self.head = nn.Linear(dim, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(torch.relu(self.first(x))).flatten(2).transpose(1, 2)
+        x = self.mix(self.blocks(x).transpose(1, 2))
+        return self.head(x.mean(2))
+
+
+class WideHeadCnn(nn.Module):
+    """Four equal linear layers side by side that are a plain classifier, not attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = conv3x3(3, 8)
+        self.conv2 = conv3x3(8, 64)
+        self.fc1 = nn.Linear(64, 64)
+        self.fc2 = nn.Linear(64, 64)
+        self.fc3 = nn.Linear(64, 64)
+        self.fc4 = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.conv2(torch.relu(self.conv1(x)))).mean((2, 3))
+        return self.fc4(torch.relu(self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))))
+
+
 class TextTransformer(nn.Module):
     def __init__(self, dim: int = 16) -> None:
         super().__init__()

@@ -14,10 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils import parametrizations
 
 from specgrad_kernels import FilterPlan, select_layers
-from specgrad_kernels.layers import PRESETS
+from specgrad_kernels.layers import NOT_PATCHES, OTHER, PRESETS
 
 
 def _beside(name: str) -> ModuleType:
@@ -44,6 +45,10 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
     "timm_vit": nets.TimmViT,
     "linear_patch_vit": nets.LinearPatchViT,
     "untraceable_vit": nets.UntraceableLinearPatchViT,
+    "conv_stem_vit": lambda: nets.ConvStemTransformer(scaled_dot_product_attention),
+    "linear_attention_vit": lambda: nets.ConvStemTransformer(nets.linear_attention),
+    "branching_attention_vit": lambda: nets.ConvStemTransformer(nets.branching_attention),
+    "wide_head": nets.WideHeadCnn,
     "femnist_cnn": nets.FemnistCnn,
     "text_cnn": lambda: nets.TextCnn(vocabulary=100),
     "odd": nets.OddNet,
@@ -191,6 +196,10 @@ def test_densenet_by_name(norm: Callable[[int], nn.Module]) -> None:
         ("timm_vit", ["patch_embed.proj"]),
         ("linear_patch_vit", ["to_patch_embedding.2"]),
         ("untraceable_vit", ["to_patch_embedding.1"]),
+        ("conv_stem_vit", ["first"]),
+        ("linear_attention_vit", ["first"]),
+        ("branching_attention_vit", ["first"]),
+        ("wide_head", ["conv1", "conv2"]),
         ("femnist_cnn", ["conv1", "conv2"]),
         ("text_cnn", ["convs.0", "convs.1", "convs.2"]),
         (
@@ -226,6 +235,8 @@ def test_other_architectures_by_name(name: str, expected: list[str]) -> None:
         ("convnext", "stem.1.weight", "norm or scale"),
         ("torchvision_vit", "conv_proj.weight", "patch embedding"),
         ("torchvision_vit", "encoder.0.self_attention.in_proj_weight", "attention weight"),
+        ("torchvision_vit", "class_token", OTHER),
+        ("conv_stem_vit", "second.weight", NOT_PATCHES),
         ("text_cnn", "embedding.weight", "embedding"),
         ("shape_dependent", "blocks.1.match.0.weight", "shortcut projection (by its shape)"),
         ("attentive", "out.weight", "attention projection"),
@@ -334,6 +345,15 @@ def parts_of(name: str) -> list[nn.Module]:
     return [*children[:-1], nn.Flatten(), children[-1]]
 
 
+def test_a_transformer_whose_parts_alone_can_be_followed() -> None:
+    model = nets.TimmViT()
+    parts = nets.LooksAtItsInput(model.patch_embed, model.blocks, model.norm, model.head)
+    assert names(parts) == ["parts.0.proj"]
+    without_embedding = nets.LooksAtItsInput(model.blocks, model.norm, model.head)
+    with pytest.raises(ValueError, match="takes none"):
+        select_layers(without_embedding)
+
+
 @pytest.mark.parametrize("name", ["densenet", "convnext", "squeezenet", "resnet50", "vgg"])
 def test_parts_are_followed_where_the_whole_cannot_be(name: str) -> None:
     parts = parts_of(name)
@@ -431,6 +451,13 @@ def test_a_trunk_without_head_keeps_its_last_convolution() -> None:
     block = nets.Bottleneck(8, 4, 1, nn.BatchNorm2d)
     trunk = nn.Sequential(nets.conv3x3(3, 8), block)
     assert names(trunk) == ["0", "1.conv1", "1.conv2", "1.conv3"]
+
+
+def test_recurrent_weights_are_left_out() -> None:
+    model = nn.ModuleDict({"conv": nn.Conv1d(4, 8, 3), "rnn": nn.GRU(8, 8)})
+    selection = select_layers(model)
+    assert list(selection.taken) == ["conv.weight"]
+    assert selection.reasons["rnn.weight_hh_l0"] == "recurrent weight"
 
 
 def test_one_convolution_is_a_model() -> None:
