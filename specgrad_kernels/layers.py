@@ -289,19 +289,19 @@ def _trace(module: nn.Module) -> tuple[fx.Graph | None, list[nn.Module]]:
         defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
         return tracer.trace(module, defaults or None), tracer.opaque
     except Exception:
+        # the caller then follows the children, and judges the module itself by its shapes
         return None, []
 
 
 class _Flow:
     """The data flow of one traced module.
 
+    whole: the module holds all of the model's parameters, so its input and output are the model's.
     kind: what each node does; ``inputs``: the nodes whose activations it reads, without sizes
     and weights; ``ancestors``: a bit set over the positions of all nodes it depends on.
     """
 
-    def __init__(
-        self, module: nn.Module, graph: fx.Graph, opaque: list[nn.Module], whole: bool
-    ) -> None:
+    def __init__(self, module: nn.Module, graph: fx.Graph, whole: bool) -> None:
         self.module = module
         self.whole = whole
         self.nodes = list(graph.nodes)
@@ -315,7 +315,6 @@ class _Flow:
             for node in self.nodes
             if node.op == "call_module"
         }
-        self._opaque = set(map(id, opaque))
         for node in self.nodes:
             inputs = [i for i in node.all_input_nodes if self.kind[i] not in ("constant", "size")]
             # these read only the shape or type of their second operand
@@ -381,7 +380,8 @@ class _Flow:
         kernels = []
         for weight in self._parameters_behind(node):
             size = tuple(weight.shape[2:])
-            strides = stride if isinstance(stride, tuple) else (stride or 1,) * len(size)
+            several = isinstance(stride, (tuple, list))
+            strides = tuple(stride) if several else (stride or 1,) * len(size)
             channels = (weight.shape[1], weight.shape[0])
             kernels.append(_Kernel(weight, size, strides, channels))
         return kernels
@@ -644,7 +644,7 @@ class _Structure:
             opaque = [module]
         else:
             whole = len(list(module.parameters())) == len(self.owners)
-            self.flows.append(_Flow(module, graph, opaque, whole))
+            self.flows.append(_Flow(module, graph, whole))
         for part in opaque:
             self.unfollowed.append(part)
             for child in part.children():

@@ -536,6 +536,19 @@ class WideHeadCnn(nn.Module):
         return self.fc4(torch.relu(self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))))
 
 
+class TwoStreams(nn.Module):
+    """A sum whose arms read two different inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Sequential(conv3x3(3, 8), nn.ReLU(), conv3x3(8, 8))
+        self.mask = conv1x1(1, 8)
+        self.fc = nn.Linear(8, 10)
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        return self.fc((self.image(image) + self.mask(mask)).mean((2, 3)))
+
+
 class TextTransformer(nn.Module):
     def __init__(self, dim: int = 16) -> None:
         super().__init__()

@@ -241,6 +241,8 @@ def test_other_architectures_by_name(name: str, expected: list[str]) -> None:
         ("shape_dependent", "blocks.1.match.0.weight", "shortcut projection (by its shape)"),
         ("attentive", "out.weight", "attention projection"),
         ("flat", "e.weight", "transition between stages"),
+        ("odd", "conv.weight", "classifier head"),
+        ("branching_attention_vit", "blocks.0.q.weight", "linear layer"),
     ],
 )
 def test_reasons(name: str, parameter: str, reason: str) -> None:
@@ -426,6 +428,47 @@ def test_arms_of_a_sum(case: str) -> None:
     assert names(model) == ["stem", *expected]
 
 
+def test_a_block_is_followed_around_a_part_that_cannot_be() -> None:
+    long = nn.Sequential(nets.LooksAtItsInput(nets.conv3x3(8, 16)), nets.conv3x3(16, 16))
+    model = nn.Sequential(nets.Residual(long, nets.conv1x1(8, 16)), nn.Linear(10, 10))
+    selection = select_layers(model)
+    assert list(selection.taken) == [
+        "0.stem.weight",
+        "0.long.0.parts.0.weight",
+        "0.long.1.weight",
+    ]
+    assert selection.reasons["0.short.weight"] == "shortcut projection"
+
+
+def test_arms_from_different_inputs_are_no_residual() -> None:
+    model = nets.TwoStreams()
+    model(torch.randn(2, 3, 8, 8), torch.randn(2, 1, 8, 8))
+    assert names(model) == ["image.0", "image.2", "mask"]
+
+
+def test_a_1x1_convolution_before_the_last_pooling_is_no_transition() -> None:
+    model = nn.Sequential(
+        nets.conv3x3(3, 8),
+        nets.Bottleneck(8, 2, 1, nn.BatchNorm2d),
+        nets.conv1x1(8, 32),
+        nn.BatchNorm2d(32),
+        nn.AvgPool2d(8),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+    model(torch.randn(2, 3, 8, 8))
+    assert names(model) == ["0", "1.conv1", "1.conv2", "1.conv3", "2"]
+
+
+def test_a_transition_after_a_stage_that_cannot_be_followed() -> None:
+    step = nets.transition(16, 8, nn.BatchNorm2d)
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    stage = nets.LooksAtItsInput(nets.conv3x3(8, 16))
+    model = nn.Sequential(nets.conv3x3(3, 8), stage, step, nets.conv3x3(8, 8), *head)
+    model(torch.randn(2, 3, 8, 8))
+    assert names(model) == ["0", "1.parts.0", "3"]
+
+
 def test_an_identity_shortcut_excludes_nothing() -> None:
     model = nets.Residual(nn.Sequential(nets.conv1x1(8, 8)), nn.Identity(), outputs=8)
     assert names(model) == ["stem", "long.0"]
@@ -508,7 +551,12 @@ def test_bad_selectors_are_refused_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [nets.TextTransformer(), nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))]
+    "model",
+    [
+        nets.TextTransformer(),
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)),
+        nn.Sequential(nets.SplitAttention(8, scaled_dot_product_attention), nn.Linear(8, 2)),
+    ],
 )
 def test_a_model_without_convolutions_is_refused_with_a_remedy(model: nn.Module) -> None:
     with pytest.raises(ValueError, match=r"takes none .* pass a regular expression or a callable"):
@@ -545,9 +593,11 @@ def test_tied_parameters_appear_once() -> None:
 def test_a_kernel_shared_by_shortcut_and_main_path_is_taken() -> None:
     short = nets.conv1x1(8, 8)
     long = nn.Sequential(nets.conv3x3(8, 8), nn.ReLU(), short)
-    model = nets.Residual(long, nn.Sequential(short), outputs=8)
-    model(torch.randn(2, 3, 8, 8))
-    assert names(model) == ["stem", "long.0", "long.2"]
+    for arms in ((long, nn.Sequential(short)), (nn.Sequential(short), long)):
+        model = nets.Residual(*arms, outputs=8)
+        model(torch.randn(2, 3, 8, 8))
+        taken = {id(parameter) for parameter in select_layers(model).taken.values()}
+        assert taken == {id(model.stem.weight), id(long[0].weight), id(short.weight)}
 
 
 @pytest.mark.parametrize("name", SMALL)
