@@ -132,31 +132,38 @@ static inline void accumulate_shifts(const T* x, const T* weights, int from, int
   }
 }
 
-// Weighted sums of `taps` neighbours for Outputs vectors.
+// Sums over at most 4 vectors of taps, for Outputs vectors.
+template <int Outputs, class T>
+static inline void weighted_block(const T* x, const T* weights, int64_t taps, Vec<T>* acc) {
+  constexpr int lanes = kLanes<T>;
+  const int rest = static_cast<int>(taps % lanes);
+  switch (taps / lanes) {
+    case 0: accumulate_shifts<1, Outputs>(x, weights, 0, rest, acc); break;
+    case 1:
+      accumulate_shifts<2, Outputs>(x, weights, 0, rest, acc);
+      accumulate_shifts<1, Outputs>(x, weights, rest, lanes, acc);
+      break;
+    case 2:
+      accumulate_shifts<3, Outputs>(x, weights, 0, rest, acc);
+      accumulate_shifts<2, Outputs>(x, weights, rest, lanes, acc);
+      break;
+    case 3:
+      accumulate_shifts<4, Outputs>(x, weights, 0, rest, acc);
+      accumulate_shifts<3, Outputs>(x, weights, rest, lanes, acc);
+      break;
+    default: accumulate_shifts<4, Outputs>(x, weights, 0, lanes, acc);
+  }
+}
+
+// Weighted sums of `taps` neighbours, block by block so that rounding does not pile up.
 template <int Outputs, class T>
 static inline void weighted_vectors(const T* x, const T* weights, int64_t taps, Vec<T>* acc) {
-  constexpr int lanes = kLanes<T>;
-  for (int64_t first = 0; first < taps; first += 4 * lanes) {
-    const int64_t here = std::min<int64_t>(taps - first, 4 * lanes);
-    const int whole = static_cast<int>(here / lanes), rest = static_cast<int>(here % lanes);
-    const T* p = x + first;
-    const T* w = weights + first;
-    switch (whole) {
-      case 0: accumulate_shifts<1, Outputs>(p, w, 0, rest, acc); break;
-      case 1:
-        accumulate_shifts<2, Outputs>(p, w, 0, rest, acc);
-        accumulate_shifts<1, Outputs>(p, w, rest, lanes, acc);
-        break;
-      case 2:
-        accumulate_shifts<3, Outputs>(p, w, 0, rest, acc);
-        accumulate_shifts<2, Outputs>(p, w, rest, lanes, acc);
-        break;
-      case 3:
-        accumulate_shifts<4, Outputs>(p, w, 0, rest, acc);
-        accumulate_shifts<3, Outputs>(p, w, rest, lanes, acc);
-        break;
-      default: accumulate_shifts<4, Outputs>(p, w, 0, lanes, acc);
-    }
+  constexpr int64_t block = 4 * kLanes<T>;
+  weighted_block<Outputs>(x, weights, std::min(taps, block), acc);
+  for (int64_t first = block; first < taps; first += block) {
+    Vec<T> part[Outputs] = {};
+    weighted_block<Outputs>(x + first, weights + first, std::min(taps - first, block), part);
+    for (int b = 0; b < Outputs; ++b) acc[b] += part[b];
   }
 }
 
@@ -180,11 +187,7 @@ static void subtract_weighted_sum(const DetrendPlan<T>& plan, const T* x, int64_
     weighted_vectors<1>(x + i, weights, taps, acc);
     store(out + i, load(x + i + plan.radius) - acc[0]);
   }
-  for (; i < count; ++i) {
-    T sum = 0;
-    for (int64_t j = 0; j < taps; ++j) sum += weights[j] * x[i + j];
-    out[i] = x[i + plan.radius] - sum;
-  }
+  for (; i < count; ++i) out[i] = x[i + plan.radius] - dot(weights, x + i, taps);
 }
 
 static inline int64_t detrend_tile(int64_t radius) { return std::max<int64_t>(2048, radius); }
@@ -234,7 +237,7 @@ static void detrend_tile_into(const DetrendPlan<T>& plan, int64_t d, int64_t beg
   }
   subtract_weighted_sum(plan, extended, count, out);
   if (ends) {
-    const auto sum_at = [&](int64_t i) { return x[i] - out[i]; };
+    const auto sum_at = [&](int64_t i) { return dot(plan.weights.data(), extended + i, window); };
     subtract_at_ends(plan, d, begin, count, x, sum_at, out);
   }
 }

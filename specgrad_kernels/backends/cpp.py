@@ -58,7 +58,7 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
             break
     try:
         torch.ops.specgrad.filter_grads_.default(grads, spec.text)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         checks.check_grads(grads, spec)
         if spec.nonfinite == "raise":
             checks.check_finite(grads)
