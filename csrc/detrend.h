@@ -48,7 +48,6 @@ struct MovingSum {
   const T* terms[kMaxTerms];
   int count = 0;
 
-  // `work` holds work_size() numbers for `length` sums.
   MovingSum(const T* x, int64_t length, int64_t window, T* work) {
     const T* level = x;
     int64_t end = window;  // the widest sums go first, where their loads are aligned
@@ -57,21 +56,13 @@ struct MovingSum {
       if (width > 1) {
         quadruple(level, width / 4, extended - width + 1, work);
         level = work;
-        work += padded(extended);
+        work += moving_sum_level(length, window, kLanes<T>);
       }
       for (int64_t digit = window / width % 4; digit > 0; --digit) {
         end -= width;
         terms[count++] = level + end;
       }
     }
-  }
-
-  static int64_t padded(int64_t n) { return ceil_div(n, 4 * kLanes<T>) * 4 * kLanes<T>; }
-
-  static int64_t work_size(int64_t length, int64_t window) {
-    int levels = 0;
-    for (int64_t width = 4; width <= window; width *= 4) ++levels;
-    return levels * padded(length + window - 1);
   }
 
   T at(int64_t i) const {
@@ -188,16 +179,6 @@ static void subtract_weighted_sum(const DetrendPlan<T>& plan, const T* x, int64_
     store(out + i, load(x + i + plan.radius) - acc[0]);
   }
   for (; i < count; ++i) out[i] = x[i + plan.radius] - dot(weights, x + i, taps);
-}
-
-static inline int64_t detrend_tile(int64_t radius) { return std::max<int64_t>(2048, radius); }
-
-template <class T>
-static int64_t detrend_scratch(const DetrendPlan<T>& plan) {
-  const int64_t tile = detrend_tile(plan.radius), window = 2 * plan.radius + 1;
-  // Loads and stores of whole vectors may pass the end by less than two of them.
-  return tile + 2 * plan.radius + tile + 4 * kLanes<T> +
-         (plan.weights.empty() ? MovingSum<T>::work_size(tile, window) : 0);
 }
 
 // The first and last samples of the signal, where `count` divides by the weights inside.

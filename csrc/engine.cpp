@@ -239,11 +239,11 @@ class JobList final : public Program {
   }
 
   template <class T>
-  static bool all_finite(const Kernels<T>& kernels, const Signal& signal) {
+  static bool all_finite(const Signal& signal) {
     T strip[1024];
     for (int64_t a = 0; a < signal.layout->d; a += 1024) {
       const int64_t b = std::min<int64_t>(a + 1024, signal.layout->d);
-      kernels.read(signal, a, b, strip);
+      kernels<T>().read(signal, a, b, strip);
       for (int64_t i = 0; i < b - a; ++i) {
         if (!std::isfinite(strip[i])) return false;
       }
@@ -258,8 +258,8 @@ class JobList final : public Program {
                                             tensors_[i].strides.data(), tensors_[i].sizes.size());
       const Signal signal{&whole, data[i]};
       const bool finite = whole.dtype == DType::f64
-                              ? all_finite(instruction_set().double_, signal)
-                              : all_finite(instruction_set().single, signal);
+                              ? all_finite<double>(signal)
+                              : all_finite<float>(signal);
       if (!finite) throw std::invalid_argument("specgrad: a gradient holds NaN or Inf");
     }
   }
@@ -274,8 +274,8 @@ class JobList final : public Program {
 
   static void run_alone(const Job& job, const std::vector<void*>& data, Slot& slot) {
     const Filter& filter = *job.filter;
-    void* shared = slot.shared.at_least(filter.shared_bytes());
-    void* scratch = slot.scratch.at_least(filter.scratch_bytes());
+    void* shared = slot.shared.at_least(filter.memory().shared);
+    void* scratch = slot.scratch.at_least(filter.memory().scratch);
     for (int phase = 0; phase < filter.phases(); ++phase) {
       filter.run(phase, 0, filter.tasks(phase), signal_of(job, data), shared, scratch);
     }
@@ -284,15 +284,15 @@ class JobList final : public Program {
   void run_spread_out(const Job& job, const std::vector<void*>& data, int slots,
                       const RunSlots& run_slots) {
     const Filter& filter = *job.filter;
-    void* shared = slots_[0].shared.at_least(filter.shared_bytes());
-    for (Slot& slot : slots_) slot.scratch.at_least(filter.scratch_bytes());
+    void* shared = slots_[0].shared.at_least(filter.memory().shared);
+    for (Slot& slot : slots_) slot.scratch.at_least(filter.memory().scratch);
     for (int phase = 0; phase < filter.phases(); ++phase) {
       const int64_t tasks = filter.tasks(phase);
       // A few pieces a thread even out what other programs take of a core.
       const int64_t piece = std::max<int64_t>(1, tasks / (4 * slots));
       std::atomic<int64_t> next{0};
       const auto take_tasks = [&](int slot) {
-        void* scratch = slots_[slot].scratch.at_least(filter.scratch_bytes());
+        void* scratch = slots_[slot].scratch.at_least(filter.memory().scratch);
         for (int64_t a = next.fetch_add(piece); a < tasks; a = next.fetch_add(piece)) {
           filter.run(phase, a, std::min(a + piece, tasks), signal_of(job, data), shared, scratch);
         }
