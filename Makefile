@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
+CXX ?= g++
 NATIVE := $(wildcard csrc/*)
 
-.PHONY: all demo test test-fast lint bench clean
+.PHONY: all demo test test-fast lint sanitize bench clean
 
 all: $(VENV)/installed
 
@@ -31,6 +32,15 @@ test: lint
 
 test-fast: $(VENV)/installed
 	$(BIN)/pytest -m "not slow" -x -q
+
+# The native code under AddressSanitizer and UndefinedBehaviorSanitizer.
+sanitize: $(VENV)/installed
+	SPECGRAD_BUILD_EXT=1 SPECGRAD_SANITIZE=1 $(BIN)/python setup.py --quiet build \
+		--build-base build/sanitize
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH="$$(echo build/sanitize/lib*)" \
+		$(BIN)/pytest -q -p no:cacheprovider -m "not slow" --override-ini addopts=--import-mode=importlib \
+		tests/kernels/test_filter_grads.py tests/kernels/test_refusals.py
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.run

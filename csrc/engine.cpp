@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <map>
-#include <numeric>
+#include <new>
 #include <stdexcept>
 #include <tuple>
 
@@ -16,27 +15,6 @@ namespace specgrad {
 namespace {
 
 using TensorLayout = LayoutKey::Tensor;
-
-// Memory that grows to what was once needed and is then kept.
-class Buffer {
- public:
-  void* at_least(int64_t bytes) {
-    if (bytes > capacity_) {
-      const int64_t rounded = (bytes + 63) / 64 * 64;
-      memory_.reset(std::aligned_alloc(64, static_cast<size_t>(rounded)));
-      if (!memory_) throw std::bad_alloc();
-      capacity_ = rounded;
-    }
-    return memory_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(void* p) const { std::free(p); }
-  };
-  std::unique_ptr<void, Free> memory_;
-  int64_t capacity_ = 0;
-};
 
 // Merges neighbouring dimensions that one stride can walk.
 Layout merge_dimensions(DType dtype, const int64_t* sizes, const int64_t* strides, size_t dims) {
@@ -127,10 +105,7 @@ struct Job {
 class JobList final : public Program {
  public:
   JobList(const std::string& spec_text, const LayoutKey& layouts)
-      : spec_text_(spec_text),
-        key_(layouts),
-        tensors_(layouts.tensors()),
-        spec_(parse_spec(spec_text)) {
+      : tensors_(layouts.tensors()), spec_(parse_spec(spec_text)) {
     if (spec_.per_tensor && spec_.ratios.size() != tensors_.size()) {
       throw std::invalid_argument("specgrad: one ratio per tensor is needed");
     }
@@ -141,25 +116,24 @@ class JobList final : public Program {
     for (const Job& job : jobs_) total_cost_ += job.filter->cost();
   }
 
-  bool matches(const std::string& spec_text, const LayoutKey& layouts) const override {
-    return spec_text == spec_text_ && layouts == key_;
-  }
-
   void check(const std::vector<void*>& data) const override {
     check_overlap(data);
     if (spec_.raise_nonfinite) check_finite(data);
   }
 
-  void run(const std::vector<void*>& data, int threads, const RunSlots& run_slots) override {
+  void run(const std::vector<void*>& data, int threads, const RunSlots& run_slots,
+           Workspace& workspace) const override {
     const int slots = total_cost_ < kWorthAThread ? 1 : std::max(threads, 1);
-    if (static_cast<int>(slots_.size()) < slots) slots_.resize(slots);
+    if (static_cast<int>(workspace.slots.size()) < slots) workspace.slots.resize(slots);
     size_t first_small = 0;
     while (slots > 1 && first_small < jobs_.size() && is_large(jobs_[first_small], slots)) {
-      run_spread_out(jobs_[first_small++], data, slots, run_slots);
+      run_spread_out(jobs_[first_small++], data, slots, run_slots, workspace);
     }
     std::atomic<size_t> next{first_small};
     const auto take_jobs = [&](int slot) {
-      for (size_t i = next++; i < jobs_.size(); i = next++) run_alone(jobs_[i], data, slots_[slot]);
+      for (size_t i = next++; i < jobs_.size(); i = next++) {
+        run_alone(jobs_[i], data, workspace.slots[slot]);
+      }
     };
     if (slots == 1) {
       take_jobs(0);
@@ -169,10 +143,6 @@ class JobList final : public Program {
   }
 
  private:
-  struct Slot {
-    Buffer shared, scratch;
-  };
-
   // In the units of the cost model, below which waking a thread costs more than it saves.
   static constexpr double kWorthAThread = 30000;
 
@@ -272,7 +242,8 @@ class JobList final : public Program {
     return {job.layout, static_cast<char*>(data[job.tensor]) + job.offset};
   }
 
-  static void run_alone(const Job& job, const std::vector<void*>& data, Slot& slot) {
+  static void run_alone(const Job& job, const std::vector<void*>& data,
+                        Workspace::Slot& slot) {
     const Filter& filter = *job.filter;
     void* shared = slot.shared.at_least(filter.memory().shared);
     void* scratch = slot.scratch.at_least(filter.memory().scratch);
@@ -281,18 +252,17 @@ class JobList final : public Program {
     }
   }
 
-  void run_spread_out(const Job& job, const std::vector<void*>& data, int slots,
-                      const RunSlots& run_slots) {
+  static void run_spread_out(const Job& job, const std::vector<void*>& data, int slots,
+                             const RunSlots& run_slots, Workspace& workspace) {
     const Filter& filter = *job.filter;
-    void* shared = slots_[0].shared.at_least(filter.memory().shared);
-    for (Slot& slot : slots_) slot.scratch.at_least(filter.memory().scratch);
+    void* shared = workspace.slots[0].shared.at_least(filter.memory().shared);
     for (int phase = 0; phase < filter.phases(); ++phase) {
       const int64_t tasks = filter.tasks(phase);
       // A few pieces a thread even out what other programs take of a core.
       const int64_t piece = std::max<int64_t>(1, tasks / (4 * slots));
       std::atomic<int64_t> next{0};
       const auto take_tasks = [&](int slot) {
-        void* scratch = slots_[slot].scratch.at_least(filter.memory().scratch);
+        void* scratch = workspace.slots[slot].scratch.at_least(filter.memory().scratch);
         for (int64_t a = next.fetch_add(piece); a < tasks; a = next.fetch_add(piece)) {
           filter.run(phase, a, std::min(a + piece, tasks), signal_of(job, data), shared, scratch);
         }
@@ -307,22 +277,29 @@ class JobList final : public Program {
 
   using FilterKey = std::tuple<int64_t, Precision, bool, int64_t, int64_t>;
 
-  std::string spec_text_;
-  LayoutKey key_;
   std::vector<TensorLayout> tensors_;
   Spec spec_;
   std::vector<std::unique_ptr<Layout>> layouts_;
   std::map<FilterKey, std::unique_ptr<Filter>> filters_;
   std::vector<Job> jobs_;
-  std::vector<Slot> slots_;
   double total_cost_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Program> Program::build(const std::string& spec_text,
-                                        const LayoutKey& layouts) {
-  return std::make_unique<JobList>(spec_text, layouts);
+void* Buffer::at_least(int64_t bytes) {
+  if (bytes > capacity_) {
+    const int64_t rounded = (bytes + 63) / 64 * 64;
+    memory_.reset(std::aligned_alloc(64, static_cast<size_t>(rounded)));
+    capacity_ = memory_ ? rounded : 0;
+    if (!memory_) throw std::bad_alloc();
+  }
+  return memory_.get();
+}
+
+std::shared_ptr<const Program> Program::build(const std::string& spec_text,
+                                              const LayoutKey& layouts) {
+  return std::make_shared<const JobList>(spec_text, layouts);
 }
 
 }  // namespace specgrad

@@ -1,8 +1,9 @@
-// Programs: a specification and the layouts of a list of gradients, compiled into jobs, with
-// the memory they need. Torch-free; the caller supplies threads.
+// Programs: a specification and the layouts of a list of gradients, compiled into jobs. They
+// are immutable; the caller supplies threads and memory. Torch-free.
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,6 +29,12 @@ class LayoutKey {
   }
   bool operator==(const LayoutKey& other) const { return words_ == other.words_; }
 
+  uint64_t hash() const {
+    uint64_t result = 1469598103934665603u;
+    for (int64_t word : words_) result = (result ^ static_cast<uint64_t>(word)) * 1099511628211u;
+    return result;
+  }
+
   struct Tensor {
     DType dtype;
     std::vector<int64_t> sizes, strides;
@@ -48,24 +55,44 @@ class LayoutKey {
   std::vector<int64_t> words_;
 };
 
+// Memory that grows to what was once needed and is then kept.
+class Buffer {
+ public:
+  // 64-byte aligned.
+  void* at_least(int64_t bytes);
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<void, Free> memory_;
+  int64_t capacity_ = 0;
+};
+
+// What one call needs: a buffer for the signal at hand and one for scratch, for each thread.
+struct Workspace {
+  struct Slot {
+    Buffer shared, scratch;
+  };
+  std::vector<Slot> slots;
+};
+
 // Runs task(slot) for slot = 0 .. slots - 1, possibly at once.
 using RunSlots = std::function<void(int slots, const std::function<void(int)>& task)>;
 
 class Program {
  public:
   // Throws std::invalid_argument when a layout cannot be filtered.
-  static std::unique_ptr<Program> build(const std::string& spec_text,
-                                        const LayoutKey& layouts);
+  static std::shared_ptr<const Program> build(const std::string& spec_text,
+                                              const LayoutKey& layouts);
   virtual ~Program() = default;
-
-  // Whether this program was built for exactly these arguments.
-  virtual bool matches(const std::string& spec_text, const LayoutKey& layouts) const = 0;
 
   // Throws std::invalid_argument, with nothing written, when tensors overlap or when a
   // non-finite value is to be refused.
   virtual void check(const std::vector<void*>& data) const = 0;
 
-  virtual void run(const std::vector<void*>& data, int threads, const RunSlots& run_slots) = 0;
+  virtual void run(const std::vector<void*>& data, int threads, const RunSlots& run_slots,
+                   Workspace& workspace) const = 0;
 };
 
 }  // namespace specgrad

@@ -6,6 +6,7 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -31,40 +32,68 @@ DType dtype_of(const Tensor& tensor) {
   }
 }
 
-// Programs that are not in use, most recently used first. A program is taken out while it runs,
-// so threads never share its memory.
+// The programs of the last specifications and layouts, most recently used first.
 class ProgramCache {
  public:
-  std::unique_ptr<Program> take(const std::string& spec, const LayoutKey& layouts) {
+  std::shared_ptr<const Program> find_or_build(const std::string& spec, const LayoutKey& layouts) {
+    const uint64_t hash = layouts.hash() ^ std::hash<std::string>{}(spec);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      for (auto it = idle_.begin(); it != idle_.end(); ++it) {
-        if ((*it)->matches(spec, layouts)) {
-          std::unique_ptr<Program> program = std::move(*it);
-          spare_.splice(spare_.begin(), idle_, it);
-          return program;
+      for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+        if (it->hash == hash && it->layouts == layouts && it->spec == spec) {
+          entries_.splice(entries_.begin(), entries_, it);
+          return it->program;
         }
       }
     }
-    return Program::build(spec, layouts);
-  }
-
-  void put_back(std::unique_ptr<Program> program) {
+    std::shared_ptr<const Program> program = Program::build(spec, layouts);
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (spare_.empty()) spare_.emplace_front();
-    spare_.front() = std::move(program);
-    idle_.splice(idle_.begin(), spare_, spare_.begin());
-    if (idle_.size() > kCapacity) idle_.pop_back();
+    entries_.push_front({hash, spec, layouts, program});
+    if (entries_.size() > kCapacity) entries_.pop_back();
+    return program;
   }
 
  private:
-  static constexpr size_t kCapacity = 32;
+  struct Entry {
+    uint64_t hash;
+    std::string spec;
+    LayoutKey layouts;
+    std::shared_ptr<const Program> program;
+  };
+  static constexpr size_t kCapacity = 256;
   std::mutex mutex_;
-  std::list<std::unique_ptr<Program>> idle_, spare_;
+  std::list<Entry> entries_;
 };
 
-ProgramCache& cache() {
-  static ProgramCache* instance = new ProgramCache;  // outlives every thread
+// Workspaces that no thread is using; one is borrowed for the length of a call.
+class WorkspacePool {
+ public:
+  std::unique_ptr<Workspace> borrow() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (idle_.empty()) return std::make_unique<Workspace>();
+    std::unique_ptr<Workspace> workspace = std::move(idle_.back());
+    idle_.pop_back();
+    return workspace;
+  }
+
+  void give_back(std::unique_ptr<Workspace> workspace) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_back(std::move(workspace));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Workspace>> idle_;
+};
+
+// Never destroyed: threads may still run when the process ends.
+ProgramCache& programs() {
+  static ProgramCache* instance = new ProgramCache;
+  return *instance;
+}
+
+WorkspacePool& workspaces() {
+  static WorkspacePool* instance = new WorkspacePool;
   return *instance;
 }
 
@@ -86,15 +115,11 @@ void filter_grads(std::vector<Tensor> grads, std::string spec) {
     layouts.append(grad.strides());
     data.push_back(grad.mutable_data_ptr());
   }
-  std::unique_ptr<Program> program = cache().take(spec, layouts);
-  try {
-    program->check(data);
-  } catch (...) {
-    cache().put_back(std::move(program));
-    throw;
-  }
-  program->run(data, static_cast<int>(torch::stable::get_num_threads()), run_slots);
-  cache().put_back(std::move(program));
+  const std::shared_ptr<const Program> program = programs().find_or_build(spec, layouts);
+  program->check(data);
+  std::unique_ptr<Workspace> workspace = workspaces().borrow();
+  program->run(data, static_cast<int>(torch::stable::get_num_threads()), run_slots, *workspace);
+  workspaces().give_back(std::move(workspace));
 }
 
 }  // namespace
