@@ -20,7 +20,7 @@ def native_build():
     import pybind11
     from torch.utils import cpp_extension
 
-    flags = ["-O3", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra"]
+    flags = ["-O3", "-g0", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra"]
     link = []
     if os.environ.get("SPECGRAD_SANITIZE") == "1":
         sanitize = "-fsanitize=address,undefined"
