@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.timing import Call
 from specgrad_kernels import FilterSpec, filter_grads_, reference
 
 METHODS = ("fft", "lap", "gaussian")
-Call = Callable[[], None]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from benchmarks.workloads import Workload
 from specgrad_kernels import FilterSpec, filter_grads_
 from specgrad_kernels.backends import choose
 
+# a thread's memory grows with the first long layer that it happens to take
+_CALLS = 10
 _unused_seeds = itertools.count(1_000_000)
 
 
@@ -46,23 +48,29 @@ def allocated_bytes() -> int | None:
     return int(info.uordblks + info.hblkhd)
 
 
-def workspace_share(workload: Workload, spec: FilterSpec, threads: int) -> float:
-    """Working memory over the gradients' bytes: every thread's, for the layer that needs most."""
+def _gradient_bytes(workload: Workload) -> int:
+    return workload.weights * torch.float32.itemsize
+
+
+def workspace_share(workload: Workload, spec: FilterSpec) -> float:
+    """One thread's working memory over the gradients' bytes: that of the layer that needs most."""
     backend = choose("auto", spec, "cpu")
     largest = max(
         backend.explain(spec, math.prod(shape), index, torch.float32)[2]
         for index, shape in enumerate(workload.shapes)
     )
-    return threads * largest / (workload.weights * torch.float32.itemsize)
+    return largest / _gradient_bytes(workload)
 
 
-def kept_share(workload: Workload, method: str, ratio: float) -> float | None:
-    """All memory kept after a first call, tables included, over the gradients' bytes."""
+def kept_share(workload: Workload, spec: FilterSpec) -> float | None:
+    """All memory kept after the first calls, tables included, over the gradients' bytes."""
     grads = workload.gradients()
     before = allocated_bytes()
     # a seed that no earlier call had, so that nothing is reused
-    filter_grads_(grads, method=method, ratio=ratio, seed=next(_unused_seeds))
+    seed = next(_unused_seeds)
+    for _ in range(_CALLS):
+        filter_grads_(grads, method=spec.method, ratio=spec.ratio, seed=seed)
     after = allocated_bytes()
     if before is None or after is None:
         return None
-    return (after - before) / (workload.weights * torch.float32.itemsize)
+    return (after - before) / _gradient_bytes(workload)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.resnet20 import resnet20
@@ -29,9 +30,11 @@ class TrainingStep:
         self.plan = FilterPlan.for_model(self.model, FilterSpec(method=method, ratio=ratio))
         self.filter: Callable[[], None] = self.plan.filter_grads_
         if contender != OURS:
-            self.filter = lambda: CONTENDERS[contender].bind(
-                [parameter.grad for parameter in self.plan.parameters], method, ratio
-            )()
+            self.filter = lambda: CONTENDERS[contender].bind(self.gradients(), method, ratio)()
+
+    def gradients(self) -> list[Tensor]:
+        """Of the filtered layers."""
+        return [p.grad for p in self.plan.parameters if p.grad is not None]
 
     def run(self) -> tuple[float, float]:
         """Seconds of the whole step and of the filter inside it."""

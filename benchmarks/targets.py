@@ -11,6 +11,8 @@ from benchmarks.workloads import WORKLOADS
 
 Row = dict[str, Any]
 Values = dict[str, float]
+# from rows and the statistic of times ("median" or "minimum") to named figures
+Reading = Callable[[Sequence[Row], str], Values]
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Target:
     aim: float
     unit: str
     higher_is_better: bool
-    values: Callable[[Sequence[Row]], Values]
+    values: Reading
 
     def verdict(self, values: Values) -> str:
         """``aim``, ``must``, ``missed`` or ``not measured``."""
@@ -33,6 +35,11 @@ class Target:
             if worst >= bound if self.higher_is_better else worst <= bound:
                 return name
         return "missed"
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether minima would tell something else than medians."""
+        return self.unit in ("x", "us", "%")
 
     def worst(self, values: Values) -> str:
         """The name of the figure that decides."""
@@ -66,12 +73,14 @@ def _threads(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
 
 
-def medians(rows: Iterable[Row]) -> dict[tuple[str, str, int], dict[str, float]]:
+def call_times(
+    rows: Iterable[Row], statistic: str = "median"
+) -> dict[tuple[str, str, int], dict[str, float]]:
     """Seconds of every contender by (list, method, threads)."""
     table: dict[tuple[str, str, int], dict[str, float]] = {}
     for row in _of_kind(rows, "time"):
         key = (row["workload"], row["method"], row["threads"])
-        table.setdefault(key, {})[row["contender"]] = row["median"]
+        table.setdefault(key, {})[row["contender"]] = row[statistic]
     return table
 
 
@@ -87,12 +96,12 @@ def _ratios(
     workload: str | None = None,
     threads: int | None = None,
     inverse: bool = False,
-) -> Callable[[Sequence[Row]], Values]:
+) -> Reading:
     """Speed-ups over ``rivals``; inverted, how many times their time ours takes."""
 
-    def values(rows: Sequence[Row]) -> Values:
+    def values(rows: Sequence[Row], statistic: str) -> Values:
         found: Values = {}
-        for (name, measured_method, count), times in medians(rows).items():
+        for (name, measured_method, count), times in call_times(rows, statistic).items():
             wanted = workload in (None, name) and threads in (None, count)
             if measured_method != method or not wanted:
                 continue
@@ -105,29 +114,29 @@ def _ratios(
     return values
 
 
-def _errors(dtype: str) -> Callable[[Sequence[Row]], Values]:
-    return lambda rows: {
+def _errors(dtype: str) -> Reading:
+    return lambda rows, statistic: {
         f"{WORKLOADS[row['workload']].title}, {row['method']}, r={row['ratio']}": row["error"]
         for row in _of_kind(rows, "accuracy")
         if row["dtype"] == dtype
     }
 
 
-def _memory(field: str) -> Callable[[Sequence[Row]], Values]:
-    return lambda rows: {
+def _memory(field: str) -> Reading:
+    return lambda rows, statistic: {
         f"{WORKLOADS[row['workload']].title}, {row['threads']}t": row[field]
         for row in _of_kind(rows, "memory")
         if row["method"] == "fft" and row[field] is not None
     }
 
 
-def _overhead(rows: Sequence[Row]) -> Values:
-    return {row["call"]: row["median"] for row in _of_kind(rows, "overhead")}
+def _overhead(rows: Sequence[Row], statistic: str) -> Values:
+    return {row["call"]: row[statistic] for row in _of_kind(rows, "overhead")}
 
 
-def _step_share(rows: Sequence[Row]) -> Values:
+def _step_share(rows: Sequence[Row], statistic: str) -> Values:
     return {
-        f"{row['method']}, {row['threads']}t": row["share"]
+        f"{row['method']}, {row['threads']}t": row["filter"][statistic] / row["step"][statistic]
         for row in _of_kind(rows, "step")
         if row["contender"] == OURS
     }
