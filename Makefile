@@ -33,7 +33,8 @@ test-fast: $(VENV)/installed
 	$(BIN)/pytest -m "not slow" -x -q
 
 bench: $(VENV)/installed
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.run $(BENCH)
+	$(BIN)/python -m benchmarks.plot
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info specgrad_kernels/*.so

@@ -52,6 +52,7 @@ def _speed_up_panel(axes: Axes, rows: Sequence[dict[str, Any]], threads: int) ->
     times = call_times(rows)
     lists = [name for name in WORKLOADS if any(key[0] == name for key in times)]
     width = 0.8 / len(SERIES)
+    slowest = 1.0
     for series, (label, method, rivals, colour) in enumerate(SERIES):
         places, ratios = [], []
         for place, name in enumerate(lists):
@@ -59,13 +60,15 @@ def _speed_up_panel(axes: Axes, rows: Sequence[dict[str, Any]], threads: int) ->
             if ratio is not None:
                 places.append(place + (series - (len(SERIES) - 1) / 2) * width)
                 ratios.append(ratio)
+        slowest = min([slowest, *ratios])
         bars = axes.bar(places, ratios, 0.92 * width, color=colour, label=label)
         axes.bar_label(bars, [f"{ratio:.0f}" for ratio in ratios], fontsize=7, padding=1)
     axes.set_yscale("log")
-    axes.set_ylim(top=axes.get_ylim()[1] * 1.6)
+    axes.set_ylim(bottom=slowest if slowest == 1 else 0.7 * slowest, top=axes.get_ylim()[1] * 1.6)
     axes.axhline(1, color="#555555", linewidth=0.8)
+    axes.yaxis.set_major_formatter("{x:g}x")
     axes.set_xticks(range(len(lists)), [WORKLOADS[name].title for name in lists])
-    axes.set_ylabel("times faster")
+    axes.set_ylabel("specgrad is faster by")
     axes.set_title(_threads(threads), loc="left", fontsize=10)
     axes.grid(axis="y", linewidth=0.4, color="#cccccc")
     axes.set_axisbelow(True)
@@ -106,7 +109,8 @@ def step_figure(results: dict[str, Any]) -> Figure:
     axes.bar_label(bars, [f"{share:.2g} %" for share in shares], fontsize=8, padding=3)
     axes.set_xscale("log")
     axes.set_xlim(right=max(shares) * 2)
-    axes.set_xlabel("share of a ResNet-20 training step, batch 50, in %")
+    axes.xaxis.set_major_formatter("{x:g} %")
+    axes.set_xlabel("share of a ResNet-20 training step, batch 50, spent in the filter")
     axes.grid(axis="x", linewidth=0.4, color="#cccccc")
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", labelsize=8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.resnet20 import resnet20
-from benchmarks.timing import Summary
+from benchmarks.timing import Call, Summary
 from specgrad_kernels import FilterPlan, FilterSpec
 
 BATCH = 50
@@ -28,7 +27,7 @@ class TrainingStep:
         self.labels = torch.randint(10, (BATCH,))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.plan = FilterPlan.for_model(self.model, FilterSpec(method=method, ratio=ratio))
-        self.filter: Callable[[], None] = self.plan.filter_grads_
+        self.filter: Call = self.plan.filter_grads_
         if contender != OURS:
             self.filter = lambda: CONTENDERS[contender].bind(self.gradients(), method, ratio)()
 
@@ -49,7 +48,7 @@ class TrainingStep:
 
 
 def time_steps(
-    variants: dict[str, TrainingStep], seconds: float, fewest: int = 5
+    variants: dict[str, TrainingStep], seconds: float, fewest: int
 ) -> dict[str, tuple[Summary, Summary]]:
     """Step and filter times of every variant, one step each in turn."""
     steps: dict[str, list[float]] = {name: [] for name in variants}
