@@ -93,6 +93,14 @@ def _pool_loop(grads: Sequence[Tensor], method: str, ratio: float) -> Call:
     return call
 
 
+def _weights_inside(d: int, weights: Tensor) -> Tensor:
+    """For every sample, the sum of the weights that lie on samples and not beyond the ends."""
+    radius = weights.numel() // 2
+    sums = F.pad(weights.cumsum(0), (1, 0))
+    before = torch.arange(d).clamp(max=radius)
+    return sums[radius + 1 + before.flip(0)] - sums[radius - before]
+
+
 def _conv_loop(grads: Sequence[Tensor], method: str, ratio: float) -> Call:
     """Convolution with the Gaussian, divided by the weights inside, layer after layer."""
     spec = FilterSpec(method="gaussian", ratio=ratio)
@@ -100,10 +108,9 @@ def _conv_loop(grads: Sequence[Tensor], method: str, ratio: float) -> Call:
     for grad in grads:
         sigma = spec.sigma_of(grad.numel())
         if sigma is not None:
-            kernel = reference.gaussian_weights(sigma).to(grad.dtype)[None, None]
-            ones = torch.ones_like(grad).view(1, 1, -1)
-            inside = F.conv1d(ones, kernel, padding=kernel.shape[-1] // 2)
-            prepared.append((grad, kernel, inside))
+            weights = reference.gaussian_weights(sigma)
+            inside = _weights_inside(grad.numel(), weights).to(grad.dtype)
+            prepared.append((grad, weights.to(grad.dtype)[None, None], inside))
 
     def call() -> None:
         for grad, kernel, inside in prepared:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, report
-from benchmarks.cases import Case, WrongResultError, all_cases
+from benchmarks.cases import THREADS, Case, WrongResultError, all_cases
 from benchmarks.progress import Progress
 
 OUTPUT = Path("runs/bench/cpu.json")
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         "fft, lap, gaussian; resnet20, resnet18, wrn56_2, densenet121, vit, long",
     )
     parser.add_argument(
-        "--threads", nargs="+", type=int, default=[1, 2], metavar="N", help="default: 1 2"
+        "--threads", nargs="+", type=int, default=THREADS, metavar="N", help="default: 1 2"
     )
     parser.add_argument(
         "--output",

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.contenders import FLOOR, LOOPS, OURS, STACKED
+from benchmarks.cases import THREADS, ratios_of
+from benchmarks.contenders import FLOOR, LOOPS, METHODS, OURS, STACKED
 from benchmarks.workloads import WORKLOADS
 
 Row = dict[str, Any]
@@ -17,7 +18,10 @@ Reading = Callable[[Sequence[Row], str], Values]
 
 @dataclass(frozen=True)
 class Target:
-    """One line. ``values`` names every figure that has to hold; the worst decides."""
+    """One line. ``values`` names every figure that has to hold, ``figures`` counts them all.
+
+    The worst decides.
+    """
 
     title: str
     must: float
@@ -25,16 +29,18 @@ class Target:
     unit: str
     higher_is_better: bool
     values: Reading
+    figures: int
 
     def verdict(self, values: Values) -> str:
-        """``aim``, ``must``, ``missed`` or ``not measured``."""
+        """``aim``, ``must``, ``missed`` or ``not measured``; said of a part where it is one."""
         if not values:
             return "not measured"
         worst = values[self.worst(values)]
+        part = f" ({len(values)} of {self.figures} cases)" if len(values) < self.figures else ""
         for name, bound in (("aim", self.aim), ("must", self.must)):
             if worst >= bound if self.higher_is_better else worst <= bound:
-                return name
-        return "missed"
+                return name + part
+        return "missed" + part
 
     @property
     def is_timed(self) -> bool:
@@ -142,80 +148,100 @@ def _step_share(rows: Sequence[Row], statistic: str) -> Values:
     }
 
 
+_EVERY_LIST = len(WORKLOADS) * len(THREADS)
+_ERRORS = sum(
+    len(ratios_of(method, workload)) for workload in WORKLOADS.values() for method in METHODS
+)
+
 TARGETS = (
     Target(
         "fft, ResNet-20, vs torch.fft layer by layer",
         *(30, 60, "x", True),
         _ratios("fft", LOOPS["fft"], "resnet20"),
+        figures=len(THREADS),
     ),
     Target(
         "fft, ResNet-18, vs torch.fft layer by layer",
         *(20, 40, "x", True),
         _ratios("fft", LOOPS["fft"], "resnet18"),
+        figures=len(THREADS),
     ),
     Target(
         "fft vs torch.fft with equal lengths stacked, every list",
         *(8, 20, "x", True),
         _ratios("fft", (STACKED,)),
+        figures=_EVERY_LIST,
     ),
     Target(
         "fft, ResNet-20, over the floor",
         *(4, 2, "x", False),
         _ratios("fft", (FLOOR,), "resnet20", 1, inverse=True),
+        figures=1,
     ),
     Target(
         "lap vs avg_pool1d layer by layer, every list",
         *(15, 30, "x", True),
         _ratios("lap", LOOPS["lap"]),
+        figures=_EVERY_LIST,
     ),
     Target(
         "lap, ResNet-20, over the floor",
         *(3, 1.5, "x", False),
         _ratios("lap", (FLOOR,), "resnet20", 1, inverse=True),
+        figures=1,
     ),
     Target(
         "lap over the floor, every list",
         *(3, 1.5, "x", False),
         _ratios("lap", (FLOOR,), inverse=True),
+        figures=_EVERY_LIST,
     ),
     Target(
         "gaussian vs conv1d layer by layer (the faster of with and without oneDNN), every list",
         *(15, 30, "x", True),
         _ratios("gaussian", LOOPS["gaussian"]),
+        figures=_EVERY_LIST,
     ),
     Target(
         "gaussian, ResNet-20, over the floor",
         *(5, 2.5, "x", False),
         _ratios("gaussian", (FLOOR,), "resnet20", 1, inverse=True),
+        figures=1,
     ),
     Target(
         "gaussian over the floor, every list",
         *(5, 2.5, "x", False),
         _ratios("gaussian", (FLOOR,), inverse=True),
+        figures=_EVERY_LIST,
     ),
     Target(
         "float32 error to the float64 reference, every list, ratio 0.01 to 0.5",
         *(1e-6, 5e-7, "l2", False),
         _errors("float32"),
+        figures=_ERRORS,
     ),
     Target(
         "float64 error to the float64 reference, every list, ratio 0.01 to 0.5",
         *(1e-13, 1e-14, "l2", False),
         _errors("float64"),
+        figures=_ERRORS,
     ),
     Target(
         "fft workspace, share of the gradients' bytes, every list",
         *(0.3, 0.15, "", False),
         _memory("workspace"),
+        figures=_EVERY_LIST,
     ),
     Target(
         "Python and dispatch of one call with 20 tensors",
         *(25e-6, 10e-6, "us", False),
         _overhead,
+        figures=2,
     ),
     Target(
         "share of a ResNet-20 training step, batch 50",
         *(0.005, 0.002, "%", False),
         _step_share,
+        figures=len(METHODS) * len(THREADS),
     ),
 )

@@ -185,12 +185,13 @@ def test_rows_are_complete(rows: list[dict[str, Any]]) -> None:
 
 
 def test_verdicts() -> None:
-    faster = Target("", 30, 60, "x", True, lambda rows, statistic: {})
+    faster = Target("", 30, 60, "x", True, lambda rows, statistic: {}, figures=2)
     assert faster.verdict({}) == "not measured"
     assert faster.verdict({"1 thread": 100, "2 threads": 29}) == "missed"
     assert faster.verdict({"1 thread": 100, "2 threads": 30}) == "must"
-    assert faster.verdict({"1 thread": 60}) == "aim"
-    smaller = Target("", 0.005, 0.002, "%", False, lambda rows, statistic: {})
+    assert faster.verdict({"1 thread": 60, "2 threads": 61}) == "aim"
+    assert faster.verdict({"1 thread": 60}) == "aim (1 of 2 cases)"
+    smaller = Target("", 0.005, 0.002, "%", False, lambda rows, statistic: {}, figures=2)
     assert smaller.verdict({"a": 0.001, "b": 0.006}) == "missed"
     assert smaller.verdict({"a": 0.001, "b": 0.004}) == "must"
     assert smaller.measured({"a": 0.001, "b": 0.006, "c": 0.002}) == "0.6 % (b) to 0.1 %"
@@ -241,6 +242,30 @@ def test_the_page_renders(rows: list[dict[str, Any]], tmp_path: Path) -> None:
 
 def test_a_page_without_rows_renders() -> None:
     assert report.render(_results([])).count("not measured") > len(TARGETS)
+
+
+def test_lines_know_when_they_are_fully_measured() -> None:
+    """The whole suite, with every figure made up, leaves no line partly measured."""
+    figure = {"median": 1.0, "minimum": 1.0}
+    rows: list[dict[str, Any]] = [
+        {"kind": "overhead", "call": call, **figure} for call in ("a", "b")
+    ]
+    for workload in WORKLOADS.values():
+        for method in METHODS:
+            place = {"workload": workload.name, "method": method}
+            for ratio in cases.ratios_of(method, workload):
+                for dtype in ("float32", "float64"):
+                    error = {"dtype": dtype, "ratio": ratio, "error": 0.0}
+                    rows.append({"kind": "accuracy", **place, **error})
+            for threads in cases.THREADS:
+                here = {**place, "threads": threads}
+                rows.append({"kind": "memory", **here, "workspace": 0.0, "kept": 0.0})
+                rows.append({"kind": "step", **here, "contender": OURS, "step": figure})
+                rows[-1]["filter"] = figure
+                for contender in contenders_of(method, workload.longest):
+                    rows.append({"kind": "time", **here, "contender": contender.name, **figure})
+    for target in TARGETS:
+        assert len(target.values(rows, "median")) == target.figures, target.title
 
 
 def test_strange_results_are_refused(tmp_path: Path) -> None:
