@@ -1,7 +1,7 @@
 """Run the CPU benchmark: ``python -m benchmarks.run`` (or ``make bench``).
 
 Contenders are checked against the float64 reference and then timed in turn in one process.
-Ctrl-C ends early and keeps what was measured.
+What was measured is written after every case, so Ctrl-C only loses the one that runs.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, report
-from benchmarks.cases import THREADS, Case, WrongResultError, all_cases
+from benchmarks.cases import THREADS, Case, Row, WrongResultError, all_cases
 from benchmarks.progress import Progress
 
 OUTPUT = Path("runs/bench/cpu.json")
@@ -60,19 +60,20 @@ def _chosen(cases: Sequence[Case], words: Sequence[str]) -> list[Case]:
     return chosen
 
 
-def measure(cases: Sequence[Case]) -> tuple[list[dict[str, Any]], bool]:
-    """Rows of all cases, and whether all were measured."""
-    rows: list[dict[str, Any]] = []
+def measure(cases: Sequence[Case], keep: Callable[[list[Row], bool], None]) -> bool:
+    """Run all cases and ``keep`` the rows after each; whether Ctrl-C did not end it early."""
+    rows: list[Row] = []
     progress = Progress([case.seconds for case in cases])
     try:
-        for case in cases:
+        for done, case in enumerate(cases, start=1):
             progress.begin(case.title)
             rows += case.run()
+            keep(rows, done == len(cases))
     except KeyboardInterrupt:
-        return rows, False
+        return False
     finally:
         progress.end()
-    return rows, True
+    return True
 
 
 def _warn_if_busy() -> None:
@@ -103,15 +104,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "command": shlex.join(["python", "-m", "benchmarks.run", *words]),
         **machine.describe(),
     }
+
+    def keep(rows: list[Row], complete: bool) -> None:
+        measured = {"load_at_end": round(machine.load(), 2), "complete": complete, "rows": rows}
+        report.save(results | measured, options.output)
+
+    keep([], False)
     try:
-        rows, complete = measure(cases)
+        complete = measure(cases, keep)
     except WrongResultError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    results |= {"load_at_end": round(machine.load(), 2), "complete": complete, "rows": rows}
-    markdown = report.save(results, options.output)
-    print(report.targets_table(rows))
-    print(f"\nwritten: {options.output}, {markdown}")
+    print(report.targets_table(report.load_results(options.output)["rows"]))
+    print(f"\nwritten: {options.output}, {options.output.with_suffix('.md')}")
     return 0 if complete else 130
 
 
