@@ -43,7 +43,8 @@ sanitize: $(VENV)/installed
 		tests/kernels/test_filter_grads.py tests/kernels/test_refusals.py
 
 bench: $(VENV)/installed
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.run $(BENCH)
+	$(BIN)/python -m benchmarks.plot
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info specgrad_kernels/*.so

@@ -1,0 +1,1 @@
+"""What the op costs, against what people would write without it."""

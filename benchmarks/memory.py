@@ -1,0 +1,86 @@
+"""What the filter holds in memory beside the gradients."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+
+import torch
+
+from benchmarks.workloads import Workload
+from specgrad_kernels import FilterSpec, filter_grads_
+from specgrad_kernels.backends import choose
+
+# a thread's memory grows with the first long layer that it happens to take
+_CALLS = 10
+# more than the op remembers
+_CACHED = 64
+_unused_seeds = itertools.count(1_000_000)
+
+
+class _MallInfo(ctypes.Structure):
+    """glibc's ``struct mallinfo2``."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def allocated_bytes() -> int | None:
+    """Bytes that the process got from malloc and did not return; ``None`` without glibc 2.33."""
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return None
+    mallinfo2.restype = _MallInfo
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
+def _gradient_bytes(workload: Workload) -> int:
+    return workload.weights * torch.float32.itemsize
+
+
+def workspace_share(workload: Workload, spec: FilterSpec) -> float:
+    """One thread's working memory over the gradients' bytes: that of the layer that needs most."""
+    backend = choose("auto", spec, "cpu")
+    largest = max(
+        backend.explain(spec, math.prod(shape), index, torch.float32)[2]
+        for index, shape in enumerate(workload.shapes)
+    )
+    return largest / _gradient_bytes(workload)
+
+
+def _forget_earlier_calls() -> None:
+    """Fill the op's cache with next to nothing, so that it drops nothing while we measure."""
+    tiny = [torch.zeros(4)]
+    for seed in itertools.islice(_unused_seeds, _CACHED):
+        filter_grads_(tiny, seed=seed)
+
+
+def kept_share(workload: Workload, spec: FilterSpec) -> float | None:
+    """All memory kept after the first calls, tables included, over the gradients' bytes."""
+    grads = workload.gradients()
+    _forget_earlier_calls()
+    before = allocated_bytes()
+    # a seed that no earlier call had, so that nothing is reused
+    seed = next(_unused_seeds)
+    for _ in range(_CALLS):
+        filter_grads_(grads, method=spec.method, ratio=spec.ratio, seed=seed)
+    after = allocated_bytes()
+    if before is None or after is None:
+        return None
+    return (after - before) / _gradient_bytes(workload)
