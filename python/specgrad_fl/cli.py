@@ -1,0 +1,217 @@
+"""The command ``specgrad-fl``: train, resume, compare, plot, list and data."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_toml
+from specgrad_fl.errors import ConfigError, RunError, suggest
+
+TOP = """Federated training with spectral gradient filtering.
+
+first steps:
+  specgrad-fl train                                  FedAvg on digits, nothing to download
+  specgrad-fl train --filter fft                     the same with the filter
+  specgrad-fl compare --methods fedavg,fedprox --filters none,fft --seeds 0,1,2
+  specgrad-fl resume runs/NAME                       after an interruption
+  specgrad-fl list                                   methods, models, data sets
+
+Every setting can stand in a TOML file (--config FILE) under the name of its flag, with
+underscores; the command line has the last word."""
+
+TRAIN = """Run one experiment.
+
+examples:
+  specgrad-fl train --dataset cifar10 --model resnet20 --clients 100 --active 10 \\
+      --method fedprox --option mu=0.01 --filter fft --rounds 300 --epochs 5
+  specgrad-fl train --config experiment.toml --seed 3
+  specgrad-fl train --model my_package.nets:small --method my_package.methods:Mine"""
+
+COMPARE = """Run every combination of methods, filters and seeds that has not been run yet, then
+print a table and draw the curves. Interrupted? The same command goes on where it stopped.
+
+example:
+  specgrad-fl compare --methods fedavg,feddyn --filters none,fft --seeds 0,1,2 --rounds 50"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> Parser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = Parser("specgrad-fl", description=TOP, formatter_class=raw, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, summary: str, text: str = "") -> Parser:
+        return commands.add_parser(
+            name, help=summary, description=text or summary, formatter_class=raw,
+            allow_abbrev=False,
+        )  # fmt: skip
+
+    train = command("train", "run one experiment", TRAIN)
+    train.add_argument("--out", type=Path, help="run directory, by default runs/NAME")
+    _add_settings(train)
+
+    resume = command("resume", "continue an interrupted run, to the bit")
+    resume.add_argument("run", type=Path, help="run directory")
+    _add_settings(resume, only=EXECUTION_KEYS)
+
+    compare = command("compare", "run methods x filters x seeds, print a table", COMPARE)
+    compare.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs")
+    compare.add_argument("--methods", type=_names, default=["fedavg"], metavar="A,B")
+    compare.add_argument("--filters", type=_names, default=["none", "fft"], metavar="A,B")
+    compare.add_argument("--seeds", type=_numbers, default=[0], metavar="0,1")
+    _add_settings(compare, without=("method", "filter", "seed"))
+
+    plot = command("plot", "draw the curves of runs into one picture")
+    plot.add_argument("runs", type=Path, nargs="+", help="run directories")
+    plot.add_argument("--out", type=Path, default=Path("curves.png"), help="picture to write")
+
+    listing = command("list", "methods, models and data sets; or the runs in a folder")
+    listing.add_argument("folder", type=Path, nargs="?", help="folder of runs")
+
+    data = command("data", "data sets: list, fetch")
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("list", help="every data set, and whether it is here")
+    fetch = actions.add_parser("fetch", help="download a data set, verified, resumable")
+    fetch.add_argument("name", help="data set, see `specgrad-fl data list`")
+    for parts in (actions.choices["list"], fetch):
+        parts.add_argument("--data-root", type=Path, help="folder of the data sets")
+    return parser
+
+
+def _add_settings(
+    parser: Parser, only: frozenset[str] = frozenset(), without: tuple[str, ...] = ()
+) -> None:
+    """Flags for the settings; what is not given stays absent, so that the file can speak."""
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    if not only:
+        parser.add_argument("--config", type=Path, help="TOML file with settings")
+    group = parser.add_argument_group("settings")
+    for name, item in FIELDS.items():
+        if name in without or (only and name not in only):
+            continue
+        flag = "--" + name.replace("_", "-")
+        text = item.metadata["help"].replace("%", "%%")
+        common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
+        if name.endswith("options"):
+            flag = flag.removesuffix("s")
+            group.add_argument(flag, action="append", metavar="KEY=VALUE", help=text, **common)
+            continue
+        shown = item.default if item.default != "" else None
+        common["help"] = text if shown is None else f"{text} [{shown}]"
+        if isinstance(item.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+        else:
+            kind = type(item.default)
+            choices = item.metadata["choices"]
+            meta = "{" + ",".join(choices) + "}" if choices else kind.__name__.upper()
+            group.add_argument(flag, type=kind, metavar=meta, **common)
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in _names(text)]
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """``key=value`` with a number, true, false or text.
+
+    >>> parse_option("mu=0.01"), parse_option("slot_parity=true"), parse_option("stem=cifar")
+    (('mu', 0.01), ('slot_parity', True), ('stem', 'cifar'))
+    """
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ConfigError(f"an option is written key=value; got {text!r}")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """File, then command line."""
+    path = getattr(arguments, "config", None)
+    settings = read_toml(path) if path else {}
+    for name in FIELDS:
+        if name in arguments:
+            value = getattr(arguments, name)
+            if name.endswith("options"):
+                value = {**settings.get(name, {}), **dict(map(parse_option, value))}
+            settings[name] = value
+    return settings
+
+
+def run_name(config: Config) -> str:
+    """A directory name that tells runs apart."""
+    model, method = (part.replace(":", ".") for part in (config.model, config.method))
+    parts = (config.dataset, model, method, config.filter, f"s{config.seed}", config.digest[:8])
+    return "-".join(part.replace("/", "_") for part in parts)
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import engine, progress
+
+    config = Config(**_settings(arguments))
+    out = arguments.out or Path("runs") / run_name(config)
+    watch = progress.watcher(arguments.quiet) or engine.silent
+    _report(engine.train(config, out, watch))
+
+
+def _resume(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import engine, progress
+
+    watch = progress.watcher(arguments.quiet) or engine.silent
+    _report(engine.resume(arguments.run, watch, _settings(arguments)))
+
+
+def _report(run: Any) -> None:
+    print(json.dumps({"run": str(run.path), **run.summary()}))
+
+
+COMMANDS = {"train": _train, "resume": _resume}
+
+
+def _check_unknown(unknown: list[str]) -> None:
+    for word in unknown:
+        flag = word.partition("=")[0].lstrip("-").replace("-", "_")
+        hint = suggest(flag, FIELDS).replace("_", "-") if word.startswith("-") else "see --help"
+        raise ConfigError(f"unknown argument {word!r}; {hint}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; what a user can set right is one sentence and exit code 2."""
+    from specgrad_fl.data import DataError
+
+    try:
+        arguments, unknown = _parser().parse_known_args(argv)
+        _check_unknown(unknown)
+        COMMANDS[arguments.command](arguments)
+    except (RunError, DataError) as error:
+        print(f"specgrad-fl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nspecgrad-fl: interrupted; `specgrad-fl resume RUN` continues", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

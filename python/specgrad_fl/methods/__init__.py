@@ -1,0 +1,96 @@
+"""The federated methods by name, and methods of one's own as ``module:Class``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from specgrad_fl.errors import ConfigError, suggest
+from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
+from specgrad_fl.methods.fedavg import FedAvg
+
+__all__ = [
+    "METHODS",
+    "Federation",
+    "Local",
+    "Method",
+    "Round",
+    "build",
+    "method_class",
+    "resolve_options",
+    "weighted_sum",
+]
+
+METHODS: dict[str, type[Method]] = {method.name: method for method in (FedAvg,)}
+
+
+def method_class(name: str) -> type[Method]:
+    """A bundled method, or the subclass of :class:`Method` that ``module:Class`` names."""
+    if ":" not in name:
+        if name not in METHODS:
+            raise ConfigError(
+                f"there is no method {name!r}; {suggest(name, METHODS)} One of your own is "
+                "written module:Class."
+            )
+        return METHODS[name]
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ConfigError(f"method {name!r}: cannot import {module!r}: {error}") from error
+    except AttributeError as error:
+        raise ConfigError(f"method {name!r}: {module} has no {attribute!r}") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"method {name!r} is not a subclass of specgrad_fl.methods.Method")
+    return found
+
+
+def resolve_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) -> Any:
+    """The method's ``Options`` from a table; ``fedprox.mu`` concerns fedprox alone.
+
+    ``others`` are methods that the same table serves: what only they know is left to them.
+    """
+    kind = method_class(name).Options
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    chosen: dict[str, Any] = {}
+    for key, value in options.items():
+        owner, _, option = key.rpartition(".")
+        if owner and owner != name:
+            if owner not in {name, *others, *METHODS}:
+                raise ConfigError(f"option {key!r}: {suggest(owner, METHODS)}")
+            continue
+        if option not in fields:
+            if not owner and any(option in _names(other) for other in others):
+                continue
+            hint = suggest(option, fields) if fields else "it has none"
+            raise ConfigError(f"method {name!r} has no option {option!r}; {hint}")
+        chosen[option] = _coerced(name, fields[option], value)
+    try:
+        return kind(**chosen)
+    except ValueError as error:
+        raise ConfigError(f"method {name!r}: {error}") from error
+
+
+def _names(method: str) -> set[str]:
+    return {field.name for field in dataclasses.fields(method_class(method).Options)}
+
+
+def _coerced(name: str, field: dataclasses.Field[Any], value: Any) -> Any:
+    kind = {"float": float, "int": int, "bool": bool, "str": str}[str(field.type)]
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ConfigError(
+            f"option {field.name!r} of {name!r} must be of type {kind.__name__}; got {value!r}"
+        )
+    return value
+
+
+def build(name: str, options: dict[str, Any], federation: Federation) -> Method:
+    """The method, ready to use."""
+    return method_class(name)(resolve_options(name, options), federation)
