@@ -14,7 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specgrad_fl.data import digits
+from specgrad_fl.data import (
+    bloodmnist,
+    cifar,
+    cifar_c,
+    digits,
+    fashion_mnist,
+    femnist,
+    mnist_by_writer,
+    own,
+    tiny_imagenet,
+    yahoo_answers,
+)
 from specgrad_fl.data.base import DataError, Dataset, DataWarning
 from specgrad_fl.data.catalog import ENTRIES, Entry
 
@@ -22,6 +33,21 @@ __all__ = ["DataError", "DataWarning", "Dataset", "Entry", "catalog", "default_r
 
 LOADERS: dict[str, Callable[..., Dataset]] = {
     "digits": digits.load,
+    "cifar10": cifar.load_cifar10,
+    "cifar100": cifar.load_cifar100,
+    "tiny_imagenet": tiny_imagenet.load,
+    "femnist": femnist.load,
+    "mnist_by_writer": mnist_by_writer.load,
+    "bloodmnist": bloodmnist.load,
+    "yahoo_answers": yahoo_answers.load,
+    "fashion_mnist": fashion_mnist.load,
+    "cifar10_c": cifar_c.load_cifar10_c,
+    "cifar100_c": cifar_c.load_cifar100_c,
+}
+OWN_LOADERS: dict[str, Callable[..., Dataset]] = {
+    "npz": own.load_npz,
+    "parquet": own.load_parquet,
+    "images": own.load_images,
 }
 
 
@@ -38,21 +64,28 @@ def catalog() -> list[Entry]:
 def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """The data set ``name``, read from the folder of that name under ``root``.
 
+    A user's own data are ``npz:FILE``, ``parquet:FOLDER`` or ``images:FOLDER``.
+
     >>> load("digit")
     Traceback (most recent call last):
     specgrad_fl.data.base.DataError: there is no data set 'digit'; did you mean 'digits'?
     """
-    if name not in LOADERS:
-        raise DataError(f"there is no data set {name!r}; {_suggest(name, list(LOADERS))}")
-    loader = LOADERS[name]
-    folder = (default_root() if root is None else Path(root)) / name
+    form, colon, place = name.partition(":")
+    if colon and form in OWN_LOADERS:
+        loader, path = OWN_LOADERS[form], Path(place)
+    elif name in LOADERS:
+        loader = LOADERS[name]
+        path = (default_root() if root is None else Path(root)) / name
+    else:
+        known = [*LOADERS, *(f"{form}:PATH" for form in OWN_LOADERS)]
+        raise DataError(f"there is no data set {name!r}; {_suggest(name, known)}")
     _check_options(name, loader, options)
-    return loader(folder, **options)
+    return loader(path, **options)
 
 
 def _suggest(word: str, known: list[str]) -> str:
     near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(sorted(known))}"
+    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
 
 
 def _check_options(name: str, loader: Callable[..., Dataset], options: dict[str, Any]) -> None:
