@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_toml
 from specgrad_fl.errors import ConfigError, RunError, suggest
+
+if TYPE_CHECKING:
+    from specgrad_fl.runs import RunDirectory
 
 TOP = """Federated training with spectral gradient filtering.
 
@@ -155,15 +159,9 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def run_name(config: Config) -> str:
-    """A directory name that tells runs apart."""
-    model, method = (part.replace(":", ".") for part in (config.model, config.method))
-    parts = (config.dataset, model, method, config.filter, f"s{config.seed}", config.digest[:8])
-    return "-".join(part.replace("/", "_") for part in parts)
-
-
 def _train(arguments: argparse.Namespace) -> None:
     from specgrad_fl import engine, progress
+    from specgrad_fl.runs import run_name
 
     config = Config(**_settings(arguments))
     out = arguments.out or Path("runs") / run_name(config)
@@ -178,11 +176,117 @@ def _resume(arguments: argparse.Namespace) -> None:
     _report(engine.resume(arguments.run, watch, _settings(arguments)))
 
 
-def _report(run: Any) -> None:
+def _report(run: RunDirectory) -> None:
     print(json.dumps({"run": str(run.path), **run.summary()}))
 
 
-COMMANDS = {"train": _train, "resume": _resume}
+def _compare(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import engine, progress
+    from specgrad_fl.compare import compare
+
+    settings = _settings(arguments)
+    for name, flag in (("method", "methods"), ("filter", "filters"), ("seed", "seeds")):
+        if name in settings:
+            raise ConfigError(f"compare takes --{flag}; remove {name} from the configuration file")
+    table, picture = compare(
+        Config(**settings),
+        arguments.methods,
+        arguments.filters,
+        arguments.seeds,
+        arguments.out,
+        lambda label: progress.watcher(arguments.quiet, label) or engine.silent,
+    )
+    print(table)
+    print(f"picture: {picture}")
+
+
+def _plot(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import plots
+    from specgrad_fl.runs import RunDirectory
+
+    found = {}
+    for path in arguments.runs:
+        run = RunDirectory(path)
+        run.config()
+        found[path.name] = run.records()
+        if not found[path.name]:
+            raise RunError(f"{path} has no finished round to draw yet")
+        run.write_csv(found[path.name])
+    plots.curves(arguments.out, found)
+    print(arguments.out)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    if arguments.folder is not None:
+        _list_runs(arguments.folder)
+        return
+    from specgrad_fl import data
+    from specgrad_fl.methods import METHODS
+    from specgrad_fl.models import MODELS
+    from specgrad_fl.partition import KINDS
+
+    print("methods, with their options:")
+    for name, kind in METHODS.items():
+        options = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind.Options))
+        print(f"  {name:10} {options}")
+    print("models:     " + ", ".join(MODELS) + ", or module:factory")
+    print("filters:    " + ", ".join(FIELDS["filter"].metadata["choices"]))
+    print("partitions: " + ", ".join(KINDS))
+    print("data sets:  " + ", ".join(entry.name for entry in data.catalog()))
+
+
+def _list_runs(folder: Path) -> None:
+    from specgrad_fl.runs import RunDirectory
+
+    if not folder.is_dir():
+        raise RunError(f"there is no folder {folder}")
+    runs = [RunDirectory(path.parent) for path in sorted(folder.glob("*/config.toml"))]
+    for run in runs:
+        rounds = run.config().rounds
+        records = run.records()
+        scores = [r["test_accuracy"] for r in records if "test_accuracy" in r]
+        best = f"best {max(scores):.1%}" if scores else "not evaluated yet"
+        status = "finished" if run.finished else f"round {len(records)}/{rounds}"
+        print(f"{run.path.name}  {status}  {best}")
+    if not runs:
+        print(f"no runs in {folder}")
+
+
+def _data(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import data
+    from specgrad_fl.data import fetch
+
+    root = arguments.data_root or data.default_root()
+    if arguments.action == "fetch":
+        print(fetch.fetch(arguments.name, root, fetch_progress()))
+        return
+    for entry in data.catalog():
+        there = "here" if (root / entry.name).is_dir() else ""
+        print(f"{entry.name:16} {there:5} {entry.what}")
+
+
+def fetch_progress() -> Callable[[int, int], None] | None:
+    """Shows bytes so far and in all on a terminal; silent elsewhere."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        share = f" of {total / 1e6:.1f} MB ({done / total:.0%})" if total else " MB"
+        end = "\n" if done == total else ""
+        sys.stderr.write(f"\r\x1b[2K{done / 1e6:.1f}{share}{end}")
+        sys.stderr.flush()
+
+    return show
+
+
+COMMANDS = {
+    "train": _train,
+    "resume": _resume,
+    "compare": _compare,
+    "plot": _plot,
+    "list": _list,
+    "data": _data,
+}
 
 
 def _check_unknown(unknown: list[str]) -> None:

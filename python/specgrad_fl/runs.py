@@ -229,6 +229,19 @@ class RunDirectory:
             raise RunError(f"{self.path} is not a finished run: {error}") from error
 
 
+def run_name(config: Config) -> str:
+    """A directory name that tells runs apart."""
+    parts = (
+        config.dataset,
+        config.model,
+        config.method,
+        config.filter,
+        f"s{config.seed}",
+        config.digest[:8],
+    )
+    return "-".join(part.replace(":", ".").replace("/", "_") for part in parts)
+
+
 def flattened(record: Record, prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted names, lists left out.
 

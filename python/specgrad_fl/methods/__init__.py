@@ -11,6 +11,14 @@ from typing import Any
 from specgrad_fl.errors import ConfigError, suggest
 from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
 from specgrad_fl.methods.fedavg import FedAvg
+from specgrad_fl.methods.fedawa import FedAWA
+from specgrad_fl.methods.fedcm import FedCM
+from specgrad_fl.methods.feddisco import FedDisco
+from specgrad_fl.methods.feddyn import FedDyn
+from specgrad_fl.methods.fedlws import FedLWS
+from specgrad_fl.methods.fedprox import FedProx
+from specgrad_fl.methods.fedsam import FedSAM
+from specgrad_fl.methods.scaffold import Scaffold
 
 __all__ = [
     "METHODS",
@@ -20,11 +28,13 @@ __all__ = [
     "Round",
     "build",
     "method_class",
+    "own_options",
     "resolve_options",
     "weighted_sum",
 ]
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (FedAvg,)}
+_BUNDLED = (FedAvg, FedProx, FedDyn, Scaffold, FedCM, FedSAM, FedDisco, FedAWA, FedLWS)
+METHODS: dict[str, type[Method]] = {method.name: method for method in _BUNDLED}
 
 
 def method_class(name: str) -> type[Method]:
@@ -50,8 +60,8 @@ def method_class(name: str) -> type[Method]:
     return found
 
 
-def resolve_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) -> Any:
-    """The method's ``Options`` from a table; ``fedprox.mu`` concerns fedprox alone.
+def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
+    """The part of a table that concerns one method, checked; ``fedprox.mu`` names its method.
 
     ``others`` are methods that the same table serves: what only they know is left to them.
     """
@@ -61,8 +71,8 @@ def resolve_options(name: str, options: dict[str, Any], others: Iterable[str] = 
     for key, value in options.items():
         owner, _, option = key.rpartition(".")
         if owner and owner != name:
-            if owner not in {name, *others, *METHODS}:
-                raise ConfigError(f"option {key!r}: {suggest(owner, METHODS)}")
+            if owner not in {*others, *METHODS}:
+                raise ConfigError(f"option {key!r} names no method; {suggest(owner, METHODS)}")
             continue
         if option not in fields:
             if not owner and any(option in _names(other) for other in others):
@@ -70,8 +80,13 @@ def resolve_options(name: str, options: dict[str, Any], others: Iterable[str] = 
             hint = suggest(option, fields) if fields else "it has none"
             raise ConfigError(f"method {name!r} has no option {option!r}; {hint}")
         chosen[option] = _coerced(name, fields[option], value)
+    return chosen
+
+
+def resolve_options(name: str, options: dict[str, Any]) -> Any:
+    """The method's ``Options``."""
     try:
-        return kind(**chosen)
+        return method_class(name).Options(**own_options(name, options))
     except ValueError as error:
         raise ConfigError(f"method {name!r}: {error}") from error
 

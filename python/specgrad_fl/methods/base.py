@@ -6,7 +6,7 @@ All vectors are flat, float32, of the model's length ``d``. A method is one clas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -101,6 +101,24 @@ def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
     for row, weight in zip(rows, weights.tolist(), strict=True):
         total.add_(row, alpha=weight)
     return total.to(rows.dtype)
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Refuse an option below its least value."""
+    if not value >= least:
+        raise ValueError(f"{name} is {value}; the least is {least:g}")
+
+
+def between(name: str, value: float, least: float, most: float) -> None:
+    """Refuse an option outside its range."""
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}; choose one from {least:g} to {most:g}")
+
+
+def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Refuse a word that is not among the allowed ones."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True)
