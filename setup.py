@@ -31,6 +31,10 @@ def native_build():
         sources=[
             "csrc/operator.cpp",
             "csrc/engine.cpp",
+            "csrc/filters.cpp",
+            "csrc/spec_text.cpp",
+            "csrc/design.cpp",
+            "csrc/instruction_set.cpp",
             "csrc/kernels_portable.cpp",
             "csrc/kernels_avx2.cpp",
             "csrc/kernels_avx512.cpp",
@@ -45,7 +49,16 @@ def native_build():
     )
     design = Extension(
         "specgrad_kernels._design",
-        sources=["csrc/design_module.cpp"],
+        sources=[
+            "csrc/design_module.cpp",
+            "csrc/design.cpp",
+            "csrc/filters.cpp",
+            "csrc/spec_text.cpp",
+            "csrc/instruction_set.cpp",
+            "csrc/kernels_portable.cpp",
+            "csrc/kernels_avx2.cpp",
+            "csrc/kernels_avx512.cpp",
+        ],
         include_dirs=["csrc", pybind11.get_include()],
         extra_compile_args=flags,
         extra_link_args=link,

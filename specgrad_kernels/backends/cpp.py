@@ -64,3 +64,14 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
             checks.check_finite(grads)
         raise
     torch.autograd.graph.increment_version(grads)
+
+
+def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[str, float, int]:
+    """Strategy, error bound and workspace in bytes of one contiguous layer."""
+    assert design is not None
+    precision = "double" if dtype == torch.float64 else "single"
+    layer = design.explain(spec.text, index, d, precision, dtype.itemsize >= 4)
+    strategy = layer["strategy"]
+    if strategy == "band":
+        strategy = f"band /{layer['hop']}, window {layer['width']}"
+    return strategy, layer["error_bound"], layer["workspace_bytes"]

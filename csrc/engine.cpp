@@ -1,0 +1,323 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <tuple>
+
+#include "filters.h"
+#include "kernels.h"
+
+namespace specgrad {
+namespace {
+
+// Memory that grows to what was once needed and is then kept.
+class Buffer {
+ public:
+  void* at_least(int64_t bytes) {
+    if (bytes > capacity_) {
+      const int64_t rounded = (bytes + 63) / 64 * 64;
+      memory_.reset(std::aligned_alloc(64, static_cast<size_t>(rounded)));
+      if (!memory_) throw std::bad_alloc();
+      capacity_ = rounded;
+    }
+    return memory_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<void, Free> memory_;
+  int64_t capacity_ = 0;
+};
+
+// Merges neighbouring dimensions that one stride can walk.
+Layout merge_dimensions(DType dtype, const int64_t* sizes, const int64_t* strides, size_t dims) {
+  Layout layout;
+  layout.dtype = dtype;
+  layout.d = 1;
+  layout.dims = 0;
+  for (size_t i = 0; i < dims; ++i) {
+    layout.d *= sizes[i];
+    if (sizes[i] == 1) continue;
+    const int last = layout.dims - 1;
+    if (last >= 0 && layout.strides[last] == sizes[i] * strides[i]) {
+      layout.sizes[last] *= sizes[i];
+      layout.strides[last] = strides[i];
+      continue;
+    }
+    if (layout.dims == kMaxDims) {
+      throw std::invalid_argument("specgrad: a gradient has more than 16 separate dimensions");
+    }
+    layout.sizes[layout.dims] = sizes[i];
+    layout.strides[layout.dims++] = strides[i];
+  }
+  if (layout.dims == 0) {
+    layout.sizes[0] = 1;
+    layout.strides[0] = 1;
+    layout.dims = 1;
+  }
+  return layout;
+}
+
+// Byte offsets of all elements.
+std::vector<int64_t> element_offsets(const TensorLayout& tensor) {
+  std::vector<int64_t> offsets{0};
+  const int64_t bytes = element_size(tensor.dtype);
+  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+    std::vector<int64_t> next;
+    next.reserve(offsets.size() * static_cast<size_t>(tensor.sizes[i]));
+    for (int64_t offset : offsets) {
+      for (int64_t j = 0; j < tensor.sizes[i]; ++j) {
+        next.push_back(offset + j * tensor.strides[i] * bytes);
+      }
+    }
+    offsets = std::move(next);
+  }
+  return offsets;
+}
+
+bool has_repeats(std::vector<int64_t> values) {
+  std::sort(values.begin(), values.end());
+  return std::adjacent_find(values.begin(), values.end()) != values.end();
+}
+
+bool shares_memory_with_itself(const TensorLayout& tensor) {
+  std::vector<std::pair<int64_t, int64_t>> dims;
+  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+    if (tensor.sizes[i] == 0) return false;
+    if (tensor.sizes[i] > 1) dims.emplace_back(tensor.strides[i], tensor.sizes[i]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t reach = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride < reach) return has_repeats(element_offsets(tensor));
+    reach = stride * size;
+  }
+  return false;
+}
+
+int64_t extent_bytes(const TensorLayout& tensor) {
+  int64_t last = 0;
+  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+    if (tensor.sizes[i] == 0) return 0;
+    last += (tensor.sizes[i] - 1) * tensor.strides[i];
+  }
+  return (last + 1) * element_size(tensor.dtype);
+}
+
+Precision precision_of(DType dtype) {
+  return dtype == DType::f64 ? Precision::double_ : Precision::single;
+}
+
+struct Job {
+  const Filter* filter;
+  const Layout* layout;
+  size_t tensor;
+  int64_t offset;  // bytes from the tensor's start: an entry of its stack
+};
+
+class JobList final : public Program {
+ public:
+  JobList(const std::string& spec_text, const std::vector<TensorLayout>& layouts)
+      : spec_text_(spec_text), tensors_(layouts), spec_(parse_spec(spec_text)) {
+    if (spec_.per_tensor && spec_.ratios.size() != layouts.size()) {
+      throw std::invalid_argument("specgrad: one ratio per tensor is needed");
+    }
+    for (size_t i = 0; i < layouts.size(); ++i) add_tensor(i);
+    std::stable_sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
+      return a.filter->cost() > b.filter->cost();
+    });
+    for (const Job& job : jobs_) total_cost_ += job.filter->cost();
+  }
+
+  bool matches(const std::string& spec_text,
+               const std::vector<TensorLayout>& layouts) const override {
+    return spec_text == spec_text_ && layouts == tensors_;
+  }
+
+  void check(const std::vector<void*>& data) const override {
+    check_overlap(data);
+    if (spec_.raise_nonfinite) check_finite(data);
+  }
+
+  void run(const std::vector<void*>& data, int threads, const RunSlots& run_slots) override {
+    const int slots = total_cost_ < kWorthAThread ? 1 : std::max(threads, 1);
+    if (static_cast<int>(slots_.size()) < slots) slots_.resize(slots);
+    size_t first_small = 0;
+    while (slots > 1 && first_small < jobs_.size() && is_large(jobs_[first_small], slots)) {
+      run_spread_out(jobs_[first_small++], data, slots, run_slots);
+    }
+    std::atomic<size_t> next{first_small};
+    const auto take_jobs = [&](int slot) {
+      for (size_t i = next++; i < jobs_.size(); i = next++) run_alone(jobs_[i], data, slots_[slot]);
+    };
+    if (slots == 1) {
+      take_jobs(0);
+    } else if (first_small < jobs_.size()) {
+      run_slots(slots, take_jobs);
+    }
+  }
+
+ private:
+  struct Slot {
+    Buffer shared, scratch;
+  };
+
+  // In the units of the cost model, below which waking a thread costs more than it saves.
+  static constexpr double kWorthAThread = 30000;
+
+  void add_tensor(size_t index) {
+    const TensorLayout& tensor = tensors_[index];
+    const size_t dims = tensor.sizes.size(), batch = static_cast<size_t>(spec_.batch_dims);
+    if (dims < batch) throw std::invalid_argument("specgrad: fewer dimensions than batch_dims");
+    if (shares_memory_with_itself(tensor)) {
+      throw std::invalid_argument("specgrad: a gradient shares memory with itself");
+    }
+    if (extent_bytes(tensor) == 0) return;
+    layouts_.push_back(std::make_unique<Layout>(merge_dimensions(
+        tensor.dtype, tensor.sizes.data() + batch, tensor.strides.data() + batch, dims - batch)));
+    const Layout* layout = layouts_.back().get();
+    const Filter* filter = filter_for(index, *layout);
+    if (!filter) return;
+    const TensorLayout stack{tensor.dtype, {tensor.sizes.begin(), tensor.sizes.begin() + batch},
+                             {tensor.strides.begin(), tensor.strides.begin() + batch}};
+    for (int64_t offset : element_offsets(stack)) jobs_.push_back({filter, layout, index, offset});
+  }
+
+  const Filter* filter_for(size_t index, const Layout& layout) {
+    const Ratio ratio = spec_.ratio_of(index);
+    const bool direct = layout.contiguous() && element_size(layout.dtype) >= 4;
+    const auto key = std::make_tuple(layout.d, precision_of(layout.dtype), direct, ratio.numerator,
+                                     ratio.denominator);
+    auto found = filters_.find(key);
+    if (found == filters_.end()) {
+      found = filters_.emplace(key, make_filter(spec_, index, layout.d,
+                                                precision_of(layout.dtype), direct)).first;
+    }
+    return found->second.get();
+  }
+
+  void check_overlap(const std::vector<void*>& data) const {
+    std::vector<std::tuple<int64_t, int64_t, size_t>> extents;
+    extents.reserve(data.size());
+    for (size_t i = 0; i < data.size(); ++i) {
+      const int64_t bytes = extent_bytes(tensors_[i]);
+      const int64_t start = static_cast<int64_t>(reinterpret_cast<intptr_t>(data[i]));
+      if (bytes) extents.emplace_back(start, start + bytes, i);
+    }
+    std::sort(extents.begin(), extents.end());
+    int64_t reach = 0;
+    size_t owner = 0;
+    for (const auto& [start, end, index] : extents) {
+      if (start < reach && share_elements(owner, index, data)) {
+        throw std::invalid_argument("specgrad: two gradients share memory");
+      }
+      if (end > reach) {
+        reach = end;
+        owner = index;
+      }
+    }
+  }
+
+  bool share_elements(size_t a, size_t b, const std::vector<void*>& data) const {
+    std::vector<int64_t> addresses;
+    for (size_t index : {a, b}) {
+      const int64_t start = static_cast<int64_t>(reinterpret_cast<intptr_t>(data[index]));
+      for (int64_t offset : element_offsets(tensors_[index])) addresses.push_back(start + offset);
+    }
+    return has_repeats(std::move(addresses));
+  }
+
+  template <class T>
+  static bool all_finite(const Kernels<T>& kernels, const Signal& signal) {
+    T strip[1024];
+    for (int64_t a = 0; a < signal.layout->d; a += 1024) {
+      const int64_t b = std::min<int64_t>(a + 1024, signal.layout->d);
+      kernels.read(signal, a, b, strip);
+      for (int64_t i = 0; i < b - a; ++i) {
+        if (!std::isfinite(strip[i])) return false;
+      }
+    }
+    return true;
+  }
+
+  void check_finite(const std::vector<void*>& data) const {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (extent_bytes(tensors_[i]) == 0) continue;
+      const Layout whole = merge_dimensions(tensors_[i].dtype, tensors_[i].sizes.data(),
+                                            tensors_[i].strides.data(), tensors_[i].sizes.size());
+      const Signal signal{&whole, data[i]};
+      const bool finite = whole.dtype == DType::f64
+                              ? all_finite(instruction_set().double_, signal)
+                              : all_finite(instruction_set().single, signal);
+      if (!finite) throw std::invalid_argument("specgrad: a gradient holds NaN or Inf");
+    }
+  }
+
+  bool is_large(const Job& job, int slots) const {
+    return job.filter->cost() > 0.6 * total_cost_ / slots && job.filter->cost() > kWorthAThread;
+  }
+
+  static Signal signal_of(const Job& job, const std::vector<void*>& data) {
+    return {job.layout, static_cast<char*>(data[job.tensor]) + job.offset};
+  }
+
+  static void run_alone(const Job& job, const std::vector<void*>& data, Slot& slot) {
+    const Filter& filter = *job.filter;
+    void* shared = slot.shared.at_least(filter.shared_bytes());
+    void* scratch = slot.scratch.at_least(filter.scratch_bytes());
+    for (int phase = 0; phase < filter.phases(); ++phase) {
+      filter.run(phase, 0, filter.tasks(phase), signal_of(job, data), shared, scratch);
+    }
+  }
+
+  void run_spread_out(const Job& job, const std::vector<void*>& data, int slots,
+                      const RunSlots& run_slots) {
+    const Filter& filter = *job.filter;
+    void* shared = slots_[0].shared.at_least(filter.shared_bytes());
+    for (Slot& slot : slots_) slot.scratch.at_least(filter.scratch_bytes());
+    for (int phase = 0; phase < filter.phases(); ++phase) {
+      const int64_t tasks = filter.tasks(phase);
+      // A few pieces a thread even out what other programs take of a core.
+      const int64_t piece = std::max<int64_t>(1, tasks / (4 * slots));
+      std::atomic<int64_t> next{0};
+      const auto take_tasks = [&](int slot) {
+        void* scratch = slots_[slot].scratch.at_least(filter.scratch_bytes());
+        for (int64_t a = next.fetch_add(piece); a < tasks; a = next.fetch_add(piece)) {
+          filter.run(phase, a, std::min(a + piece, tasks), signal_of(job, data), shared, scratch);
+        }
+      };
+      if (tasks == 1) {
+        take_tasks(0);
+      } else {
+        run_slots(slots, take_tasks);
+      }
+    }
+  }
+
+  using FilterKey = std::tuple<int64_t, Precision, bool, int64_t, int64_t>;
+
+  std::string spec_text_;
+  std::vector<TensorLayout> tensors_;
+  Spec spec_;
+  std::vector<std::unique_ptr<Layout>> layouts_;
+  std::map<FilterKey, std::unique_ptr<Filter>> filters_;
+  std::vector<Job> jobs_;
+  std::vector<Slot> slots_;
+  double total_cost_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Program> Program::build(const std::string& spec_text,
+                                        const std::vector<TensorLayout>& layouts) {
+  return std::make_unique<JobList>(spec_text, layouts);
+}
+
+}  // namespace specgrad

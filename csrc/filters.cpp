@@ -1,0 +1,261 @@
+#include "filters.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "plan_tables.h"
+
+namespace specgrad {
+namespace {
+
+template <class T>
+const Kernels<T>& kernels() {
+  if constexpr (sizeof(T) == 4) return instruction_set().single;
+  else return instruction_set().double_;
+}
+
+// The three steps of a circulant as phases, with a tile of vectors as scratch.
+template <class T>
+struct CirculantSteps {
+  const CirculantPlan<T>& plan;
+
+  int64_t tasks(int step) const {
+    return step == 1 ? plan.groups : ceil_div(plan.columns, 2 * kernels<T>().lanes);
+  }
+  void run(int step, int64_t begin, int64_t end, T* grid, T* tile) const {
+    const Kernels<T>& k = kernels<T>();
+    (step == 0 ? k.columns_forward : step == 1 ? k.rows_filter : k.columns_inverse)(
+        plan, grid, begin, end, tile);
+  }
+  int64_t scratch() const { return 2 * std::max(plan.rows, plan.columns) * kernels<T>().lanes; }
+};
+
+// Ranges of a long list of equal pieces, large enough to be worth a task.
+struct Pieces {
+  int64_t total;
+  int64_t size;
+
+  int64_t tasks() const { return ceil_div(total, size); }
+  int64_t begin(int64_t task) const { return std::min(task * size, total); }
+};
+
+template <class T>
+class BandFilter final : public Filter {
+ public:
+  explicit BandFilter(const FftDesign& design)
+      : plan_(make_band<T>(design, kernels<T>().lanes)),
+        steps_{plan_.circulant},
+        cells_{plan_.cells, 1024},
+        cost_(design.cost) {}
+
+  int phases() const override { return 6; }
+
+  int64_t tasks(int phase) const override {
+    if (phase == 0 || phase == 5) return cells_.tasks();
+    return phase == 4 ? 1 : steps_.tasks(phase - 1);
+  }
+
+  void run(int phase, int64_t begin, int64_t end, const Signal& signal, void* shared,
+           void* scratch) const override {
+    T* cells = static_cast<T*>(shared) + margin();
+    T* work = static_cast<T*>(scratch);
+    const Kernels<T>& k = kernels<T>();
+    const int64_t from = cells_.begin(begin), to = cells_.begin(end);
+    switch (phase) {
+      case 0: return k.spread(plan_, signal, from, to, cells, work);
+      case 4: return k.wrap_margins(plan_, cells);
+      case 5: return k.interpolate(plan_, signal, from, to, cells, work);
+      default: return steps_.run(phase - 1, begin, end, cells, work);
+    }
+  }
+
+  int64_t shared_bytes() const override {
+    return (plan_.cells + 2 * margin()) * static_cast<int64_t>(sizeof(T));
+  }
+  int64_t scratch_bytes() const override {
+    return std::max(steps_.scratch(), kernels<T>().band_scratch(plan_)) *
+           static_cast<int64_t>(sizeof(T));
+  }
+  double cost() const override { return cost_; }
+
+ private:
+  // Whole vectors, so that the cells themselves stay aligned.
+  int64_t margin() const { return ceil_div(plan_.width + kernels<T>().lanes, 16) * 16; }
+
+  BandPlan<T> plan_;
+  CirculantSteps<T> steps_;
+  Pieces cells_;
+  double cost_;
+};
+
+// The whole spectrum, on the gradient's own memory where that is possible, else on a copy. A
+// padded grid is longer than the signal and yields the low band.
+template <class T>
+class FullFilter final : public Filter {
+ public:
+  FullFilter(const FftDesign& design, bool direct)
+      : plan_(make_circulant<T>(design, kernels<T>().lanes)),
+        steps_{plan_},
+        samples_{design.d, 1 << 14},
+        size_(design.grid_size()),
+        padded_(design.strategy == Strategy::padded),
+        in_place_(direct && !padded_),
+        cost_(design.cost) {}
+
+  int phases() const override { return in_place_ ? 3 : 5; }
+
+  int64_t tasks(int phase) const override {
+    if (in_place_) return steps_.tasks(phase);
+    return phase == 0 || phase == 4 ? samples_.tasks() : steps_.tasks(phase - 1);
+  }
+
+  void run(int phase, int64_t begin, int64_t end, const Signal& signal, void* shared,
+           void* scratch) const override {
+    T* work = static_cast<T*>(scratch);
+    if (in_place_) return steps_.run(phase, begin, end, static_cast<T*>(signal.data), work);
+    T* grid = static_cast<T*>(shared);
+    const int64_t from = samples_.begin(begin), to = samples_.begin(end);
+    if (phase == 0) {
+      kernels<T>().read(signal, from, to, grid + from);
+      if (to == samples_.total) std::fill(grid + to, grid + size_, T(0));
+    } else if (phase == 4) {
+      write_result(signal, from, to, grid, work);
+    } else {
+      steps_.run(phase - 1, begin, end, grid, work);
+    }
+  }
+
+  int64_t shared_bytes() const override {
+    return in_place_ ? 0 : size_ * static_cast<int64_t>(sizeof(T));
+  }
+  int64_t scratch_bytes() const override {
+    return std::max(steps_.scratch(), kStrip) * static_cast<int64_t>(sizeof(T));
+  }
+  double cost() const override { return cost_; }
+
+ private:
+  static constexpr int64_t kStrip = 1024;
+
+  void write_result(const Signal& signal, int64_t from, int64_t to, const T* grid, T* work) const {
+    if (!padded_) return kernels<T>().write(signal, from, to, grid + from);
+    for (int64_t a = from; a < to; a += kStrip) {
+      const int64_t b = std::min(a + kStrip, to);
+      kernels<T>().read(signal, a, b, work);
+      for (int64_t i = a; i < b; ++i) work[i - a] -= grid[i];
+      kernels<T>().write(signal, a, b, work);
+    }
+  }
+
+  CirculantPlan<T> plan_;
+  CirculantSteps<T> steps_;
+  Pieces samples_;
+  int64_t size_;
+  bool padded_;
+  bool in_place_;
+  double cost_;
+};
+
+template <class T>
+class DenseFilter final : public Filter {
+ public:
+  explicit DenseFilter(const FftDesign& design)
+      : plan_(make_dense<T>(design)), d_(design.d), cost_(design.cost) {}
+
+  int phases() const override { return 1; }
+  int64_t tasks(int) const override { return 1; }
+  void run(int, int64_t, int64_t, const Signal& signal, void*, void* scratch) const override {
+    kernels<T>().dense_filter(plan_, signal, static_cast<T*>(scratch));
+  }
+  int64_t shared_bytes() const override { return 0; }
+  int64_t scratch_bytes() const override {
+    return (d_ + plan_.count) * static_cast<int64_t>(sizeof(T));
+  }
+  double cost() const override { return cost_; }
+
+ private:
+  DensePlan<T> plan_;
+  int64_t d_;
+  double cost_;
+};
+
+template <class T>
+class DetrendFilter final : public Filter {
+ public:
+  DetrendFilter(Boundary boundary, int64_t radius, double sigma, int64_t d)
+      : plan_(make_detrend<T>(boundary, radius, sigma, d)),
+        chunks_{d, std::max<int64_t>(1 << 16, 8 * plan_.radius)} {
+    const double work = sigma > 0 ? 2.0 * static_cast<double>(plan_.radius) + 1 : 16;
+    cost_ = static_cast<double>(ceil_div(d, kernels<T>().lanes)) * work + 200;
+  }
+
+  int phases() const override { return 2; }
+  int64_t tasks(int) const override { return chunks_.tasks(); }
+
+  void run(int phase, int64_t begin, int64_t end, const Signal& signal, void* shared,
+           void* scratch) const override {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      T* left = static_cast<T*>(shared) + 2 * plan_.radius * chunk;
+      T* right = left + plan_.radius;
+      const int64_t from = chunks_.begin(chunk), to = chunks_.begin(chunk + 1);
+      if (phase == 0) {
+        kernels<T>().read_extended(plan_, signal, from - plan_.radius, from, left);
+        kernels<T>().read_extended(plan_, signal, to, to + plan_.radius, right);
+      } else {
+        kernels<T>().detrend(plan_, signal, from, to, left, right, static_cast<T*>(scratch));
+      }
+    }
+  }
+
+  int64_t shared_bytes() const override {
+    return 2 * plan_.radius * chunks_.tasks() * static_cast<int64_t>(sizeof(T));
+  }
+  int64_t scratch_bytes() const override {
+    return kernels<T>().detrend_scratch(plan_) * static_cast<int64_t>(sizeof(T));
+  }
+  double cost() const override { return cost_; }
+
+ private:
+  DetrendPlan<T> plan_;
+  Pieces chunks_;
+  double cost_;
+};
+
+template <class T>
+std::unique_ptr<Filter> make_fft(const FftDesign& design, bool direct) {
+  switch (design.strategy) {
+    case Strategy::identity: return nullptr;
+    case Strategy::dense: return std::make_unique<DenseFilter<T>>(design);
+    case Strategy::band: return std::make_unique<BandFilter<T>>(design);
+    case Strategy::full:
+    case Strategy::padded: return std::make_unique<FullFilter<T>>(design, direct);
+  }
+  return nullptr;
+}
+
+template <class T>
+std::unique_ptr<Filter> make_typed(const Spec& spec, size_t tensor, int64_t d,
+                                   Precision precision, bool direct) {
+  if (spec.method == "lap") {
+    const int64_t window = window_of(spec, tensor, d);
+    if (window == 0) return nullptr;
+    return std::make_unique<DetrendFilter<T>>(spec.boundary, window / 2, 0, d);
+  }
+  if (spec.method == "gaussian") {
+    const double sigma = sigma_of(spec, tensor, d);
+    if (sigma == 0) return nullptr;
+    const int64_t radius = static_cast<int64_t>(std::ceil(4 * sigma));
+    return std::make_unique<DetrendFilter<T>>(spec.boundary, radius, sigma, d);
+  }
+  const int64_t cutoff = cutoff_of(spec.ratio_of(tensor), d);
+  return make_fft<T>(design_fft(d, cutoff, precision, kernels<T>().lanes, spec.strategy), direct);
+}
+
+}  // namespace
+
+std::unique_ptr<Filter> make_filter(const Spec& spec, size_t tensor, int64_t d,
+                                    Precision precision, bool direct) {
+  return precision == Precision::single ? make_typed<float>(spec, tensor, d, precision, direct)
+                                        : make_typed<double>(spec, tensor, d, precision, direct);
+}
+
+}  // namespace specgrad

@@ -1,0 +1,33 @@
+// What is done to one signal, as phases of independent tasks. A phase starts when the one
+// before it has ended; the result does not depend on how tasks are spread over threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "design.h"
+#include "kernels.h"
+#include "plans.h"
+#include "spec_text.h"
+
+namespace specgrad {
+
+class Filter {
+ public:
+  virtual ~Filter() = default;
+  virtual int phases() const = 0;
+  virtual int64_t tasks(int phase) const = 0;
+  // `shared` is one buffer a signal, `scratch` one a thread, both 64-byte aligned.
+  virtual void run(int phase, int64_t begin, int64_t end, const Signal& signal, void* shared,
+                   void* scratch) const = 0;
+  virtual int64_t shared_bytes() const = 0;
+  virtual int64_t scratch_bytes() const = 0;
+  virtual double cost() const = 0;
+};
+
+// Null for the identity. `tensor` is the index that selects a ratio. `direct` says whether the
+// gradient's own memory can be worked on.
+std::unique_ptr<Filter> make_filter(const Spec& spec, size_t tensor, int64_t d, Precision precision,
+                                    bool direct);
+
+}  // namespace specgrad

@@ -1,0 +1,47 @@
+// The kernels of one instruction set, as the engine calls them.
+#pragma once
+
+#include <cstdint>
+
+#include "plans.h"
+#include "signal.h"
+
+namespace specgrad {
+
+template <class T>
+struct Kernels {
+  int lanes;
+  int64_t (*band_scratch)(const BandPlan<T>&);
+  void (*spread)(const BandPlan<T>&, const Signal&, int64_t begin, int64_t end, T* cells,
+                 T* scratch);
+  void (*wrap_margins)(const BandPlan<T>&, T* cells);
+  void (*interpolate)(const BandPlan<T>&, const Signal&, int64_t begin, int64_t end,
+                      const T* cells, T* scratch);
+  void (*columns_forward)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
+  void (*rows_filter)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
+  void (*columns_inverse)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
+  void (*dense_filter)(const DensePlan<T>&, const Signal&, T* scratch);
+  int64_t (*detrend_scratch)(const DetrendPlan<T>&);
+  void (*read_extended)(const DetrendPlan<T>&, const Signal&, int64_t begin, int64_t end, T* out);
+  void (*detrend)(const DetrendPlan<T>&, const Signal&, int64_t begin, int64_t end, const T* left,
+                  const T* right, T* scratch);
+  void (*read)(const Signal&, int64_t begin, int64_t end, T* out);
+  void (*write)(const Signal&, int64_t begin, int64_t end, const T* values);
+  bool (*is_direct)(const Signal&);
+};
+
+struct InstructionSet {
+  const char* name;
+  bool (*supported)();
+  const Kernels<float>& single;
+  const Kernels<double>& double_;
+};
+
+const InstructionSet& portable_kernels();
+const InstructionSet& avx2_kernels();
+const InstructionSet& avx512_kernels();
+
+// The best that this CPU runs, or the one that SPECGRAD_ISA names.
+const InstructionSet& instruction_set();
+
+}  // namespace specgrad

@@ -1,0 +1,174 @@
+// Tables of a design, rounded once from double to the computing precision.
+#pragma once
+
+#include <cmath>
+#include <stdexcept>
+
+#include "design.h"
+#include "plans.h"
+
+namespace specgrad {
+
+template <class T>
+TransformPlan<T> make_transform(int64_t length) {
+  TransformPlan<T> plan;
+  plan.length = static_cast<int>(length);
+  plan.radices = radices(length);
+  int block = plan.length;
+  for (int radix : plan.radices) {
+    plan.lengths.push_back(block);
+    plan.twiddles_start.push_back(static_cast<int>(plan.twiddles.size()));
+    plan.roots_start.push_back(static_cast<int>(plan.roots.size()));
+    for (int q = 0; q < block / radix; ++q) {
+      for (int s = 1; s < radix; ++s) {
+        const double angle = -2 * kPi * (static_cast<int64_t>(q) * s % block) / block;
+        plan.twiddles.push_back(static_cast<T>(std::cos(angle)));
+        plan.twiddles.push_back(static_cast<T>(std::sin(angle)));
+      }
+    }
+    if (radix > 5) {
+      for (int j = 0; j < radix; ++j) {
+        plan.roots.push_back(static_cast<T>(std::cos(-2 * kPi * j / radix)));
+        plan.roots.push_back(static_cast<T>(std::sin(-2 * kPi * j / radix)));
+      }
+    }
+    block /= radix;
+  }
+  plan.position.resize(plan.length);
+  for (int k = 0; k < plan.length; ++k) {
+    int position = 0, rest = k, stride = plan.length;
+    for (int radix : plan.radices) {
+      stride /= radix;
+      position += rest % radix * stride;
+      rest /= radix;
+    }
+    plan.position[k] = position;
+  }
+  return plan;
+}
+
+template <class T>
+void fill_twiddles(CirculantPlan<T>& plan, int lanes) {
+  const int64_t size = plan.rows * plan.columns;
+  plan.padded_rows = plan.groups * lanes;
+  // A full table is as large as the grid itself: affordable only for small grids.
+  plan.block = size <= (1 << 15) ? 1 : 32;
+  const auto fill = [&](std::vector<T>& re, std::vector<T>& im, int64_t count, int64_t step) {
+    re.assign(count * plan.padded_rows, T(1));
+    im.assign(count * plan.padded_rows, T(0));
+    for (int64_t m = 0; m < count; ++m) {
+      for (int64_t k = 0; k <= plan.rows / 2; ++k) {
+        const double turns = static_cast<double>(k * m * step % size) / static_cast<double>(size);
+        re[m * plan.padded_rows + k] = static_cast<T>(std::cos(-2 * kPi * turns));
+        im[m * plan.padded_rows + k] = static_cast<T>(std::sin(-2 * kPi * turns));
+      }
+    }
+  };
+  fill(plan.coarse_re, plan.coarse_im, ceil_div(plan.columns, plan.block), plan.block);
+  if (plan.block > 1) fill(plan.fine_re, plan.fine_im, plan.block, 1);
+}
+
+// Lays the gains out by output position; runs that are all zero or all equal are not stored.
+template <class T>
+void fill_gains(CirculantPlan<T>& plan, const std::vector<double>& gains, int lanes) {
+  const int64_t size = plan.rows * plan.columns;
+  const int64_t run = plan.groups * lanes;
+  // The column step doubles its spectrum.
+  const auto gain_at = [&](int64_t k) { return 0.5 * gains[std::min(k % size, size - k % size)]; };
+  plan.gain_offset.assign(plan.columns, -1);
+  plan.gain_step.assign(plan.columns, 0);
+  for (int64_t k2 = 0; k2 < plan.columns; ++k2) {
+    const int position = plan.along.position[k2];
+    const int64_t first = plan.rows * k2;
+    bool constant = true;
+    for (int64_t k1 = 1; k1 <= plan.rows / 2; ++k1) {
+      constant = constant && gain_at(first + k1) == gain_at(first);
+    }
+    if (constant && gain_at(first) == 0) continue;
+    plan.gain_offset[position] = static_cast<int64_t>(plan.gains.size());
+    plan.gain_step[position] = constant ? 0 : 1;
+    for (int64_t k1 = 0; k1 < (constant ? lanes : run); ++k1) {
+      plan.gains.push_back(static_cast<T>(gain_at(first + (constant ? 0 : k1))));
+    }
+  }
+}
+
+template <class T>
+CirculantPlan<T> make_circulant(const FftDesign& design, int lanes) {
+  CirculantPlan<T> plan;
+  plan.rows = design.grid.rows;
+  plan.columns = design.grid.columns;
+  plan.groups = ceil_div(plan.rows / 2 + 1, lanes);
+  plan.down = make_transform<T>(plan.rows);
+  plan.along = make_transform<T>(plan.columns);
+  fill_twiddles(plan, lanes);
+  fill_gains(plan, circulant_gains(design), lanes);
+  return plan;
+}
+
+template <class T>
+BandPlan<T> make_band(const FftDesign& design, int lanes) {
+  BandPlan<T> plan;
+  plan.cells = design.d / design.hop;
+  plan.hop = design.hop;
+  plan.width = design.width;
+  plan.tap_vectors = static_cast<int>(ceil_div(static_cast<int64_t>(design.taps.size()), lanes));
+  plan.taps.assign(design.taps.begin(), design.taps.end());
+  plan.taps.resize(static_cast<size_t>(plan.tap_vectors) * lanes, T(0));
+  const int cells_a_vector = std::max(lanes / plan.hop, 1);
+  const int segments = std::max(plan.hop / lanes, 1);
+  plan.offsets = plan.width + cells_a_vector - 1;
+  for (int segment = 0; segment < segments; ++segment) {
+    for (int offset = 0; offset < plan.offsets; ++offset) {
+      for (int lane = 0; lane < lanes; ++lane) {
+        const int sample = segment * lanes + lane;
+        const int q = sample / plan.hop + plan.width - 1 - offset;
+        const bool inside = q >= 0 && q < plan.width;
+        plan.spline.push_back(
+            inside ? static_cast<T>(design.taps[q * plan.hop + sample % plan.hop]) : T(0));
+      }
+    }
+  }
+  plan.circulant = make_circulant<T>(design, lanes);
+  return plan;
+}
+
+template <class T>
+DensePlan<T> make_dense(const FftDesign& design) {
+  DensePlan<T> plan;
+  plan.count = 2 * design.cutoff - 1;
+  plan.basis.resize(plan.count * design.d);
+  for (int64_t b = 0; b < plan.count; ++b) {
+    const int64_t k = (b + 1) / 2;
+    const double norm = std::sqrt((k ? 2.0 : 1.0) / static_cast<double>(design.d));
+    for (int64_t n = 0; n < design.d; ++n) {
+      const double angle = 2 * kPi * static_cast<double>(k * n % design.d) / design.d;
+      plan.basis[b * design.d + n] =
+          static_cast<T>(norm * (b % 2 ? std::sin(angle) : std::cos(angle)));
+    }
+  }
+  return plan;
+}
+
+// A moving average of width 2 * radius + 1, or a Gaussian when sigma is given.
+template <class T>
+DetrendPlan<T> make_detrend(Boundary boundary, int64_t radius, double sigma, int64_t d) {
+  DetrendPlan<T> plan;
+  plan.boundary = boundary;
+  // With `count`, what lies more than d - 1 away is never inside.
+  plan.radius = boundary == Boundary::count ? std::min(radius, d - 1) : radius;
+  if (sigma <= 0) return plan;
+  double total = 1;
+  for (int64_t j = 1; j <= radius; ++j) total += 2 * std::exp(-0.5 * (j / sigma) * (j / sigma));
+  for (int64_t j = -plan.radius; j <= plan.radius; ++j) {
+    plan.weights.push_back(static_cast<T>(std::exp(-0.5 * (j / sigma) * (j / sigma)) / total));
+  }
+  plan.one_sided.push_back(0);
+  for (int64_t j = 1; j <= plan.radius; ++j) {
+    plan.one_sided.push_back(plan.one_sided.back() +
+                             std::exp(-0.5 * (j / sigma) * (j / sigma)) / total);
+  }
+  return plan;
+}
+
+}  // namespace specgrad

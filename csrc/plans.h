@@ -1,0 +1,74 @@
+// What the kernels need for one layer, in the precision they compute in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "signal.h"
+
+namespace specgrad {
+
+// A transform over vector elements: passes of mixed radix, in place, output digit-reversed.
+template <class T>
+struct TransformPlan {
+  int length = 1;
+  std::vector<int> radices;         // of the passes, first to last
+  std::vector<int> lengths;         // of the blocks of each pass
+  std::vector<T> twiddles;          // for each q of a pass, radix - 1 pairs (re, im)
+  std::vector<int> twiddles_start;  // of each pass
+  std::vector<T> roots;             // for odd radices above 5: e^(-2 pi i j / radix), pairs
+  std::vector<int> roots_start;     // of each pass
+  std::vector<int> position;        // where frequency k ends up
+};
+
+// A real circulant on a grid of rows x columns.
+template <class T>
+struct CirculantPlan {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  TransformPlan<T> down;   // length rows
+  TransformPlan<T> along;  // length columns
+  int64_t groups = 0;      // of `lanes` half-spectrum rows
+  // Twiddle of row k1 and column m2 = coarse[m2 / block][k1] * fine[m2 % block][k1]
+  int block = 1;
+  int64_t padded_rows = 0;
+  std::vector<T> coarse_re, coarse_im, fine_re, fine_im;
+  // Gains of frequency k1 + rows * k2, ordered like the output of `along`: for each position
+  // an offset into `gains` (or -1 where all are zero), to which k1 * step is added.
+  std::vector<T> gains;
+  std::vector<int64_t> gain_offset;
+  std::vector<int> gain_step;
+};
+
+template <class T>
+struct BandPlan {
+  int64_t cells = 0;
+  int hop = 0;
+  int width = 0;
+  int tap_vectors = 0;
+  std::vector<T> taps;      // padded with zeros to whole vectors
+  int offsets = 0;          // coarse cells that touch one vector of samples
+  std::vector<T> spline;    // [hop / lanes or 1][offsets][lanes]
+  CirculantPlan<T> circulant;
+
+  int lead() const { return width / 2; }  // cells by which a window starts before its own cell
+};
+
+template <class T>
+struct DensePlan {
+  int64_t count = 0;     // orthonormal basis vectors
+  std::vector<T> basis;  // [count][d]
+};
+
+enum class Boundary { count, circular, reflect, replicate };
+
+template <class T>
+struct DetrendPlan {
+  Boundary boundary = Boundary::count;
+  int64_t radius = 0;
+  std::vector<T> weights;         // 2 * radius + 1; empty for a moving average
+  std::vector<double> one_sided;  // sum of the weights at distances 1 .. i, for i <= radius
+};
+
+}  // namespace specgrad

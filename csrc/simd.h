@@ -1,0 +1,88 @@
+// Vectors of the instruction set a file is compiled for. Included inside its namespace.
+#ifndef SPECGRAD_VECTOR_BYTES
+#error "define SPECGRAD_VECTOR_BYTES"
+#endif
+
+template <class T>
+struct VectorOf;
+template <>
+struct VectorOf<float> {
+  typedef float type __attribute__((vector_size(SPECGRAD_VECTOR_BYTES)));
+  typedef float loose __attribute__((vector_size(SPECGRAD_VECTOR_BYTES), aligned(4), may_alias));
+};
+template <>
+struct VectorOf<double> {
+  typedef double type __attribute__((vector_size(SPECGRAD_VECTOR_BYTES)));
+  typedef double loose __attribute__((vector_size(SPECGRAD_VECTOR_BYTES), aligned(8), may_alias));
+};
+
+template <class T>
+using Vec = typename VectorOf<T>::type;
+
+template <class T>
+constexpr int kLanes = SPECGRAD_VECTOR_BYTES / static_cast<int>(sizeof(T));
+
+template <class T>
+static inline Vec<T> load(const T* p) {
+  return *reinterpret_cast<const typename VectorOf<T>::loose*>(p);
+}
+
+template <class T>
+static inline void store(T* p, Vec<T> v) {
+  *reinterpret_cast<typename VectorOf<T>::loose*>(p) = v;
+}
+
+template <class T>
+static inline Vec<T> broadcast(T x) {
+  return Vec<T>{} + x;
+}
+
+// First or second half of a butterfly that exchanges blocks of S lanes between two vectors.
+template <int S, bool High, class V, size_t... I>
+static inline V exchange_lanes(V a, V b, std::index_sequence<I...>) {
+  constexpr int n = sizeof...(I);
+  return __builtin_shufflevector(
+      a, b,
+      (High ? ((int(I) & S) ? n + int(I) : int(I) + S)
+            : ((int(I) & S) ? n + int(I) - S : int(I)))...);
+}
+
+template <int S, bool High, class T>
+static inline Vec<T> exchange(Vec<T> a, Vec<T> b) {
+  return exchange_lanes<S, High>(a, b, std::make_index_sequence<kLanes<T>>{});
+}
+
+template <class T, int S>
+static inline void transpose_step(Vec<T>* rows) {
+  if constexpr (S >= 1) {
+    for (int i = 0; i < kLanes<T>; ++i) {
+      if (i & S) continue;
+      const Vec<T> a = rows[i], b = rows[i + S];
+      rows[i] = exchange<S, false, T>(a, b);
+      rows[i + S] = exchange<S, true, T>(a, b);
+    }
+    transpose_step<T, S / 2>(rows);
+  }
+}
+
+// rows[i][j] <-> rows[j][i], for kLanes rows.
+template <class T>
+static inline void transpose(Vec<T>* rows) {
+  transpose_step<T, kLanes<T> / 2>(rows);
+}
+
+template <class T, int S>
+static inline Vec<T> sum_rows_step(Vec<T>* rows) {
+  for (int i = 0; i < S; ++i) {
+    rows[i] = exchange<S, false, T>(rows[i], rows[i + S]) +
+              exchange<S, true, T>(rows[i], rows[i + S]);
+  }
+  if constexpr (S > 1) return sum_rows_step<T, S / 2>(rows);
+  return rows[0];
+}
+
+// Lane i of the result is the sum of the lanes of rows[i].
+template <class T>
+static inline Vec<T> sum_rows(Vec<T>* rows) {
+  return sum_rows_step<T, kLanes<T> / 2>(rows);
+}
