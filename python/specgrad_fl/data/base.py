@@ -120,7 +120,8 @@ def check_tokens(tokens: NDArray[np.generic], where: str, vocabulary: int) -> No
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high >= vocabulary:
         raise DataError(
-            f"{where} holds token ids from {low} to {high}; expected 0 to {vocabulary - 1}"
+            f"token ids in {where} go from {low} to {high}; expected 0 to {vocabulary - 1}, "
+            "so count the vocabulary again"
         )
 
 
@@ -128,13 +129,13 @@ def check_labels(labels: NDArray[np.generic], where: str, num_classes: int, samp
     """Refuse what is not one integer label in ``0 .. num_classes - 1`` for each sample."""
     if labels.shape != (samples,) or labels.dtype.kind not in "iu":
         raise DataError(
-            f"{where} has shape {labels.shape} and dtype {labels.dtype}; expected one integer "
-            f"label for each of the {samples} samples"
+            f"the label array of {where} has shape {labels.shape} and dtype {labels.dtype}; "
+            f"expected one integer label for each of the {samples} samples"
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
         raise DataError(
-            f"{where} holds labels from {low} to {high}; expected 0 to {num_classes - 1}, so the "
+            f"labels in {where} go from {low} to {high}; expected 0 to {num_classes - 1}, so the "
             "file belongs to another data set or is damaged"
         )
 
@@ -181,11 +182,11 @@ def build(
     """
     for part, split in (("train", train), ("test", test)):
         if vocabulary:
-            check_tokens(split.x, f"the {part} text of {name}", vocabulary)
+            check_tokens(split.x, f"the {part} part of {name}", vocabulary)
         else:
             like = shape or (tuple(train.x.shape[1:]) if part == "test" else None)
             check_images(split.x, f"the {part} part of {name}", like)
-        check_labels(split.y, f"the {part} labels of {name}", num_classes, len(split.x))
+        check_labels(split.y, f"the {part} part of {name}", num_classes, len(split.x))
     if train.writers is not None and train.writers.shape != (len(train.x),):
         raise DataError(
             f"{name} names {len(train.writers)} writers for {len(train.x)} training samples; "
