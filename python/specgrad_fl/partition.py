@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zipfile
 from bisect import bisect_right
 from collections.abc import Callable
@@ -20,7 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specgrad_fl.atomic import replacing
 from specgrad_fl.data.base import DataError, Dataset
+from specgrad_fl.errors import suggest
 
 Indices = NDArray[np.int64]
 MODES = ("refill", "once")
@@ -79,18 +80,13 @@ class Partition:
             "seed": self.seed,
             "fingerprint": self.fingerprint,
         }
-        path = Path(path)
-        temporary = path.with_name(path.name + ".tmp")
-        with open(temporary, "wb") as file:
+        with replacing(Path(path)) as temporary, open(temporary, "wb") as file:
             np.savez(
                 file,
                 indices=torch.cat(self.clients).numpy(),
                 sizes=np.array(self.sizes, dtype=np.int64),
                 about=np.array(json.dumps(about)),
             )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
 
     @classmethod
     def load(cls, path: Path) -> Partition:
@@ -125,10 +121,8 @@ class Partition:
             settings.insert(1, f"alpha {self.alpha:g}")
         axes.set(xlabel="client", ylabel="class", title=", ".join(s for s in settings if s))
         figure.colorbar(image, label="training samples")
-        path = Path(path)
-        temporary = path.with_name(path.name + ".tmp")
-        figure.savefig(temporary, format="png", dpi=120)
-        os.replace(temporary, path)
+        with replacing(Path(path)) as temporary:
+            figure.savefig(temporary, format="png", dpi=120)
 
 
 def make_partition(
@@ -162,7 +156,7 @@ def make_partition(
     {143}
     """
     if kind not in KINDS:
-        raise DataError(f"there is no partition {kind!r}; choose one of {', '.join(KINDS)}")
+        raise DataError(f"there is no partition {kind!r}; {suggest(kind, KINDS)}")
     if mode not in MODES:
         raise DataError(f"mode is {mode!r}; choose one of {', '.join(MODES)}")
     if not (0 < alpha < math.inf):

@@ -232,7 +232,7 @@ def test_feature_shift_is_iid_in_labels_and_uses_both_numbers_of_corruptions():
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"kind": "dirichelt"}, "no partition 'dirichelt'; choose one of dirichlet, iid"),
+        ({"kind": "dirichelt"}, "no partition 'dirichelt'; did you mean 'dirichlet'"),
         ({"kind": "dirichlet", "mode": "twice"}, "mode is 'twice'; choose one of refill, once"),
         ({"kind": "dirichlet", "alpha": 0.0}, "alpha is 0.0; choose a positive number"),
         ({"kind": "dirichlet", "alpha": math.nan}, "alpha is nan"),

@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +26,8 @@ from specgrad_fl.data import (
 )
 from specgrad_fl.data.base import DataError, Dataset, DataWarning
 from specgrad_fl.data.catalog import ENTRIES, Entry
+from specgrad_fl.data.options import check_options
+from specgrad_fl.errors import suggest
 
 __all__ = ["DataError", "DataWarning", "Dataset", "Entry", "catalog", "default_root", "load"]
 
@@ -78,19 +78,6 @@ def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
         path = (default_root() if root is None else Path(root)) / name
     else:
         known = [*LOADERS, *(f"{form}:PATH" for form in OWN_LOADERS)]
-        raise DataError(f"there is no data set {name!r}; {_suggest(name, known)}")
-    _check_options(name, loader, options)
+        raise DataError(f"there is no data set {name!r}; {suggest(name, known)}")
+    check_options(name, loader, options)
     return loader(path, **options)
-
-
-def _suggest(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
-
-
-def _check_options(name: str, loader: Callable[..., Dataset], options: dict[str, Any]) -> None:
-    allowed = list(inspect.signature(loader).parameters)[1:]
-    for option in options:
-        if option not in allowed:
-            hint = _suggest(option, allowed) if allowed else "it takes none"
-            raise DataError(f"{name} has no option {option!r}; {hint}")

@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specgrad_fl.errors import RunError
 
-class DataError(Exception):
+
+class DataError(RunError):
     """One sentence: what is wrong with the data, and the remedy."""
 
 

@@ -27,13 +27,13 @@ TEST_FRACTION = 0.2
 def load_cifar10_c(
     folder: Path,
     severity: int = 3,
-    corruptions: Sequence[str] = STANDARD_CORRUPTIONS,
+    corruptions: Sequence[str] | str = STANDARD_CORRUPTIONS,
     seed: int = 0,
 ) -> Dataset:
     """8,000 base images for training and 2,000 for the test, under every corruption.
 
     severity: 1 to 5
-    corruptions: which types, by default the 15 standard ones
+    corruptions: which types, as a list or separated by commas; by default the 15 standard ones
     seed: of the stratified division of the base images
     """
     return _load(folder, "cifar10_c", CIFAR10, severity, corruptions, seed)
@@ -42,7 +42,7 @@ def load_cifar10_c(
 def load_cifar100_c(
     folder: Path,
     severity: int = 3,
-    corruptions: Sequence[str] = STANDARD_CORRUPTIONS,
+    corruptions: Sequence[str] | str = STANDARD_CORRUPTIONS,
     seed: int = 0,
 ) -> Dataset:
     """As :func:`load_cifar10_c`, with 100 classes."""
@@ -54,9 +54,10 @@ def _load(
     name: str,
     family: Family,
     severity: int,
-    corruptions: Sequence[str],
+    chosen: Sequence[str] | str,
     seed: int,
 ) -> Dataset:
+    corruptions = chosen.split(",") if isinstance(chosen, str) else chosen
     _check_request(severity, corruptions)
     labels_file = ENTRIES[name].provides[-1]
     unpacked = folder / Path(labels_file.path).parent

@@ -15,6 +15,7 @@ from pathlib import Path
 from specgrad_fl.data.archive import unpack
 from specgrad_fl.data.base import DataError
 from specgrad_fl.data.catalog import ENTRIES, Entry, RemoteFile, is_archive
+from specgrad_fl.errors import suggest
 
 Progress = Callable[[int, int], None]
 BLOCK = 1 << 18
@@ -36,7 +37,7 @@ def fetch(
     by hand is unpacked without a network.
     """
     if name not in ENTRIES:
-        raise DataError(f"there is no data set {name!r}; choose one of {', '.join(ENTRIES)}")
+        raise DataError(f"there is no data set {name!r}; {suggest(name, ENTRIES)}")
     entry = ENTRIES[name]
     folder = Path(root) / name
     if not entry.files:
@@ -177,7 +178,7 @@ def _continue(url: str, file: RemoteFile, part: Path, progress: Progress | None)
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             begun = 0  # the server sends the whole file, whatever was asked
         elif _first_byte(response) != begun:
-            part.unlink()
+            part.unlink(missing_ok=True)
             raise ConnectionError(f"{url} answered with another range than the one asked for")
         total = _announced(response, begun) or file.size or 0
         if file.size is not None and total != file.size:

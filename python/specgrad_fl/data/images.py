@@ -37,6 +37,8 @@ def decode_images(
             "pip install 'specgrad[fl]'"
         ) from error
 
+    if size == 0:
+        raise DataError("size is 0; choose the number of pixels of an image's side")
     pixels: NDArray[np.uint8] | None = None
     for place, (name, encoded) in enumerate(sources):
         try:

@@ -31,6 +31,8 @@ class Server:
         self.supports_range = True
         self.break_after: int | None = None
         self.sends_length = True
+        self.shift = 0
+        self.failures = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -48,13 +50,17 @@ class Server:
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         asked = handler.headers.get("Range")
         self.ranges.append(asked)
+        if self.failures:
+            self.failures -= 1
+            handler.send_error(503)
+            return
         content = self.files.get(handler.path.lstrip("/"))
         if content is None:
             handler.send_error(404)
             return
         start = 0
         if asked and self.supports_range:
-            start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            start = int(asked.removeprefix("bytes=").removesuffix("-")) + self.shift
             if start >= len(content):
                 handler.send_error(416)
                 return
@@ -165,6 +171,26 @@ def test_server_without_range_sends_all_again(toy: Server, tmp_path: Path):
     part.write_bytes(b"old" * 1000)
     fetch("toy", tmp_path)
     assert (tmp_path / "toy" / "toy.npy").read_bytes() == CONTENT
+
+
+def test_another_range_than_asked_is_not_mixed_in(toy: Server, tmp_path: Path):
+    toy.shift = 7
+    part = tmp_path / "toy" / "toy.npy.part"
+    part.parent.mkdir()
+    part.write_bytes(CONTENT[:1000])
+    fetch("toy", tmp_path)
+    assert toy.ranges == ["bytes=1000-", None]
+    assert (tmp_path / "toy" / "toy.npy").read_bytes() == CONTENT
+
+
+def test_server_that_is_busy_for_a_while(toy: Server, tmp_path: Path):
+    toy.failures = 3
+    fetch("toy", tmp_path)
+    assert len(toy.ranges) == 4
+    (tmp_path / "toy" / "toy.npy").unlink()
+    toy.failures = 4
+    with pytest.raises(DataError, match="Service Unavailable"):
+        fetch("toy", tmp_path)
 
 
 def test_part_that_is_too_long_or_whole(toy: Server, tmp_path: Path):

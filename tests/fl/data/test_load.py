@@ -51,7 +51,7 @@ def test_missing_data_say_what_to_put_where(name: str, tmp_path: Path):
 def test_names_and_options_that_do_not_exist(tmp_path: Path):
     with pytest.raises(DataError, match="did you mean 'cifar100'"):
         load("cifar-100", tmp_path)
-    with pytest.raises(DataError, match="choose one of digits, cifar10,"):
+    with pytest.raises(DataError, match="choose one of bloodmnist, cifar10,"):
         load("zzz", tmp_path)
     with pytest.raises(
         DataError, match="femnist has no option 'fractoin'; did you mean 'fraction'"
@@ -59,6 +59,25 @@ def test_names_and_options_that_do_not_exist(tmp_path: Path):
         load("femnist", tmp_path, fractoin=0.1)
     with pytest.raises(DataError, match="digits has no option 'size'; it takes none"):
         load("digits", tmp_path, size=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("femnist", "seed", -1),
+        ("femnist", "seed", 1.5),
+        ("femnist", "seed", True),
+        ("femnist", "fraction", "half"),
+        ("cifar10_c", "severity", "3"),
+        ("cifar10_c", "corruptions", 7),
+        ("cifar10_c", "corruptions", [7]),
+        ("npz:a.npz", "flip", 1),
+        ("npz:a.npz", "channels", None),
+    ],
+)
+def test_options_of_another_type_are_refused(name: str, option: str, value: object, tmp_path: Path):
+    with pytest.raises(DataError, match=f"^{option} of {name} is .*; choose "):
+        load(name, tmp_path, **{option: value})
 
 
 def test_root_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
