@@ -240,6 +240,8 @@ def stratified_split(
     """
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction is {test_fraction}; choose a number between 0 and 1")
+    if len(labels) == 0:
+        raise DataError("there are no samples to divide into training and test; add some")
     rng = np.random.default_rng(seed)
     train, test = [], []
     for label in np.unique(labels):

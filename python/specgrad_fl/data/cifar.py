@@ -166,7 +166,8 @@ def _read_folders(folder: Path, family: Family) -> tuple[Split, Split]:
     train, classes = list_images(folder / "train")
     if len(classes) != family.num_classes:
         raise DataError(
-            f"{folder / 'train'} has {len(classes)} class folders instead of {family.num_classes}"
+            f"{folder / 'train'} has {len(classes)} class folders instead of "
+            f"{family.num_classes}; put one folder for each class there, and nothing else"
         )
     test, _ = list_images(folder / "test", classes)
     return read_listings(family.name, train, test, mode="RGB")

@@ -98,7 +98,9 @@ def _check_request(severity: int, corruptions: Sequence[str]) -> None:
     if unknown:
         raise DataError(f"there is no corruption {unknown[0]!r}; choose from {', '.join(known)}")
     if not corruptions or len(set(corruptions)) != len(corruptions):
-        raise DataError("corruptions must name at least one type, and each type once")
+        raise DataError(
+            f"corruptions is {list(corruptions)}; name at least one type, and each type once"
+        )
 
 
 def _rows(severity: int) -> slice:

@@ -13,8 +13,18 @@ from specgrad_fl.data.base import DataError
 from specgrad_fl.data.catalog import where_to_get
 
 Array = NDArray[np.generic]
-# np.load answers with one of these when a file is none of its kind; TypeError: a lone array
-NOT_NUMPY = (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error)
+# np.load answers with one of these when a file is none of its kind: TypeError for a lone array,
+# RuntimeError for zip features that no npz file has
+NOT_NUMPY = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def missing(name: str, folder: Path, file: str = "") -> DataError:

@@ -129,9 +129,12 @@ def _encoded(
 
 
 def _read_texts(files: list[Path], columns: list[str]) -> list[tuple[str, int]]:
-    rows = [fields for _, fields in parquet.read_rows(files, columns)]
-    labels = parquet.as_labels([label for _, label in rows], files, columns[1])
-    return [(content or "", int(y)) for (content, _), y in zip(rows, labels, strict=True)]
+    texts: list[str] = []
+    values: list[object] = []
+    for name, (content, label) in parquet.read_rows(files, columns):
+        texts.append(parquet.as_text(content, name))
+        values.append(label)
+    return list(zip(texts, parquet.as_labels(values, files, columns[1]).tolist(), strict=True))
 
 
 def _check_exists(path: Path, found: bool, expected: str) -> None:
@@ -155,6 +158,11 @@ def _build(
     if num_classes is None:
         integers = all(split.y.dtype.kind in "iu" for split in (train, test))
         num_classes = _highest(train.y, test.y) + 1 if integers else 1
+        if num_classes > len(train.y) > 0:
+            raise DataError(
+                f"labels of {path} go up to {num_classes - 1} with {len(train.y)} training "
+                "samples; number the classes from 0 without gaps, or set num_classes"
+            )
     return build(
         path.stem,
         train,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,13 @@ ROWS_AT_ONCE = 1024
 def find_parquet(folder: Path, *splits: str) -> list[Path]:
     """The files of the first split that has any: ``train.parquet`` or ``train-00000-of-….parquet``.
 
-    They may lie in ``folder`` or in ``folder/data``.
+    They may lie in ``folder`` or, as on a hub, in a folder of it.
     """
+    if not folder.is_dir():
+        return []
+    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     for split in splits:
-        for place in (folder, folder / "data"):
+        for place in places:
             whole = place / f"{split}.parquet"
             found = [whole] if whole.is_file() else sorted(place.glob(f"{split}-*.parquet"))
             if found:
@@ -40,7 +43,7 @@ def _open(path: Path) -> Any:
         ) from error
     try:
         return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise damaged(path, error) from error
 
 
@@ -80,7 +83,7 @@ def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tupl
             if absent:
                 raise DataError(
                     f"{path} has the columns {', '.join(file.schema_arrow.names)} but not "
-                    f"{', '.join(absent)}"
+                    f"{', '.join(absent)}; name a column that is there"
                 )
             row = 0
             try:
@@ -89,7 +92,7 @@ def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tupl
                     for fields in zip(*values, strict=True):
                         yield f"{row} of {path}", fields
                         row += 1
-            except (pyarrow.ArrowException, OSError) as error:
+            except (pyarrow.ArrowException, OSError, ValueError) as error:
                 raise damaged(path, error) from error
 
 
@@ -125,11 +128,18 @@ def read_images(
     )
 
 
-def as_labels(values: list[Any], files: list[Path], column: str) -> Array:
+def as_labels(values: Sequence[object], files: list[Path], column: str) -> Array:
     """Python values of a label column as an integer array."""
-    if not all(isinstance(value, int) for value in values):
+    if not all(isinstance(value, int) and abs(value) < 2**63 for value in values):
         raise DataError(
             f"column {column} of {files[0]} holds labels that are no whole numbers; number the "
             "classes from 0"
         )
     return np.array(values, dtype=np.int64)
+
+
+def as_text(value: object, name: str) -> str:
+    """The text of one row; a missing one is empty."""
+    if value is not None and not isinstance(value, str):
+        raise DataError(f"row {name} holds {type(value).__name__}; store texts as strings")
+    return value or ""

@@ -85,7 +85,7 @@ def encode_splits(
 
 
 def _encode_split(samples: Samples, words: dict[str, int], length: int) -> Split:
-    labels = array("i")
+    labels = array("q")
 
     def texts() -> Iterator[str]:
         for text, label in samples():
@@ -93,4 +93,4 @@ def _encode_split(samples: Samples, words: dict[str, int], length: int) -> Split
             yield text
 
     ids = encode(texts(), words, length)
-    return Split(ids, np.frombuffer(labels, dtype=np.intc).astype(np.int64))
+    return Split(ids, np.array(labels, dtype=np.int64))

@@ -77,6 +77,6 @@ def _read_csv(path: Path) -> Iterator[tuple[str, int]]:
 
 def _read_parquet(files: list[Path]) -> Iterator[tuple[str, int]]:
     for name, (label, *texts) in parquet.read_rows(files, PARQUET_COLUMNS):
-        if not isinstance(label, int):
+        if not isinstance(label, int) or not 0 <= label < NUM_CLASSES:
             raise DataError(f"row {name} has the topic {label!r}; expected 0 to {NUM_CLASSES - 1}")
-        yield " ".join(part or "" for part in texts), label
+        yield " ".join(parquet.as_text(part, name) for part in texts), label
