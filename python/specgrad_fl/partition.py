@@ -24,6 +24,7 @@ from specgrad_fl.data.base import DataError, Dataset
 from specgrad_fl.errors import suggest
 
 Indices = NDArray[np.int64]
+KINDS = ("dirichlet", "iid", "shards", "natural", "feature_shift")
 MODES = ("refill", "once")
 # below this a client's prior says nothing about the classes that are left
 NO_MASS = 1e-12
@@ -183,9 +184,6 @@ def make_partition(
         seed=seed,
         fingerprint=dataset.fingerprint,
     )
-
-
-KINDS = ("dirichlet", "iid", "shards", "natural", "feature_shift")
 
 
 def _equal_size(samples: int, clients: int) -> int:
