@@ -101,7 +101,7 @@ def build_model(blueprint: Blueprint) -> FlatModel:
     """The model with its initial weights, on its device."""
     config = blueprint.config
     model = models.build_seeded(config.model, blueprint.inputs, config.model_options, config.seed)
-    return FlatModel(model, device_of(config), config.channels_last and bool(blueprint.kind.shape))
+    return FlatModel(model, device_of(config))
 
 
 def build_runner(

@@ -137,7 +137,7 @@ class Config:
         "what is evaluated: the server's model, or the mean of the active clients' models",
         choices=("server", "active_mean"),
     )
-    eval_batch: int = setting(250, "batch size of the evaluation", low=1)
+    eval_batch: int = setting(100, "batch size of the evaluation", low=1)
     target: float = setting(0.0, "accuracy for rounds-to-target; 0 for none", low=0, high=1)
 
     device: str = setting("cpu", "torch device, such as cpu or cuda:0")
@@ -148,7 +148,7 @@ class Config:
         execution=True,
     )
     threads: int = setting(1, "torch threads of each worker", low=1)
-    channels_last: bool = setting(True, "memory order of images and convolutions")
+    channels_last: bool = setting(True, "memory order of images and activations")
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     compile: bool = setting(False, "torch.compile the model")
     state_ram_mib: int = setting(

@@ -27,8 +27,8 @@ from specgrad_fl.states import ClientStates
 from specgrad_fl.summary import summarise
 
 Watcher = Callable[[Record, Config], None]
-# forward alone costs about a third of forward and backward
-EVALUATION_COST = 1 / 3
+# a forward pass alone, of the cost of forward and backward
+EVALUATION_COST = 0.3
 EVALUATION_SHARE = 0.05
 
 
