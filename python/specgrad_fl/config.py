@@ -262,7 +262,7 @@ def to_toml(settings: Mapping[str, Any]) -> str:
     for name, table in settings.items():
         if isinstance(table, dict) and table:
             lines += ["", f"[{name}]"]
-            lines += [f"{json.dumps(key)} = {_toml(value)}" for key, value in table.items()]
+            lines += [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
     return "\n".join(lines) + "\n"
 
 
