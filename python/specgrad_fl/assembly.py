@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import Tensor
 from specgrad_fl import methods, models
 from specgrad_fl.batches import Format, Samples
 from specgrad_fl.board import Board
-from specgrad_fl.client import ClientRunner
+from specgrad_fl.client import AMP_DTYPES, ClientRunner
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.flat import FlatModel
@@ -51,6 +53,32 @@ def device_of(config: Config) -> torch.device:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {config.device!r} cannot be used: {reason}") from error
     return device
+
+
+_AMP_PROBE = """
+import torch
+layer = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3), torch.nn.Flatten(), torch.nn.Linear(64, 8))
+with torch.autocast("cpu", torch.{dtype}):
+    loss = layer(torch.randn(32, 16, 4, 4)).float().sum()
+loss.backward()
+"""
+
+
+def check_amp(config: Config) -> None:
+    """Try mixed precision in a process of its own: some CPUs announce what they cannot run."""
+    if config.amp == "off" or torch.device(config.device).type != "cpu":
+        return
+    dtype = str(AMP_DTYPES[config.amp]).removeprefix("torch.")
+    probe = subprocess.run(
+        [sys.executable, "-c", _AMP_PROBE.format(dtype=dtype)], capture_output=True, check=False
+    )
+    if probe.returncode:
+        ending = (probe.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
+        reason = ending or f"it ends with signal {-probe.returncode}"
+        raise ConfigError(
+            f"amp {config.amp!r} does not work on this CPU ({reason}); use amp 'off', or try the "
+            "environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE"
+        )
 
 
 def split_clients(arrays: dict[str, Tensor]) -> list[Tensor]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import re
 import resource
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from specgrad_fl.batches import Samples
 from specgrad_fl.board import Board
 from specgrad_fl.config import Config
+from specgrad_fl.errors import ConfigError
 from specgrad_fl.flat import FlatModel
 from specgrad_fl.methods import Local, Method
 from specgrad_fl.seeding import derive, generator
@@ -120,8 +122,19 @@ def filter_plan(model: nn.Module, config: Config) -> FilterPlan | None:
     """The plan that the configuration asks for."""
     if config.filter == "none":
         return None
-    spec = FilterSpec(config.filter, config.ratio, order=config.filter_order or None)
-    return FilterPlan.for_model(model, spec, config.filter_select, backend=config.filter_backend)
+    try:
+        spec = FilterSpec(config.filter, config.ratio, order=config.filter_order or None)
+        plan = FilterPlan.for_model(
+            model, spec, config.filter_select, backend=config.filter_backend
+        )
+    except (ValueError, RuntimeError, re.error) as error:
+        raise ConfigError(f"filter {config.filter!r} cannot be used: {error}") from error
+    if not plan.names:
+        raise ConfigError(
+            f"filter_select {config.filter_select!r} takes no layer of {config.model}; choose "
+            "another, or filter 'none'"
+        )
+    return plan
 
 
 class ClientRunner:

@@ -15,7 +15,7 @@ from torch import Tensor
 from specgrad_fl import assembly, batches, checkpoint, data, executor, methods, models
 from specgrad_fl.assembly import Blueprint
 from specgrad_fl.board import Board
-from specgrad_fl.client import Report, peak_mib
+from specgrad_fl.client import Report, filter_plan, peak_mib
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError, RunError
@@ -316,10 +316,14 @@ def train(config: Config, out: Path | str, watch: Watcher = silent) -> RunDirect
             "or choose another --out"
         )
     assembly.device_of(config)
+    assembly.check_amp(config)
     methods.resolve_options(config.method, config.options)
     dataset = load_data(config)
     partition = divide(config, dataset)
     resolved = resolve(config, dataset, partition)
+    # a model or filter that cannot be built is refused before anything is written
+    model = models.build(config.model, inputs_of(dataset), config.model_options)
+    filter_plan(model, config)
     with run.locked():
         run.create(resolved)
         run.save_partition(partition, dataset.train_y, dataset.num_classes)
@@ -335,6 +339,7 @@ def resume(
     config = stored.replace(**check_same(stored, changes or {}))
     if run.finished:
         return run
+    assembly.check_amp(config)
     with run.locked():
         return _play(run, config, load_data(config), watch)
 
