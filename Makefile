@@ -19,7 +19,7 @@ $(VENV)/installed: $(VENV)/dependencies setup.py $(NATIVE)
 	touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/python -m specgrad_kernels.demo
+	$(BIN)/python -m specgrad_fl.demo
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_type_hints
 
 from specgrad_fl.errors import ConfigError, suggest
 from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
@@ -65,8 +65,7 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
 
     ``others`` are methods that the same table serves: what only they know is left to them.
     """
-    kind = method_class(name).Options
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    kinds = get_type_hints(method_class(name).Options)
     chosen: dict[str, Any] = {}
     for key, value in options.items():
         owner, _, option = key.rpartition(".")
@@ -74,12 +73,12 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
             if owner not in {*others, *METHODS}:
                 raise ConfigError(f"option {key!r} names no method; {suggest(owner, METHODS)}")
             continue
-        if option not in fields:
+        if option not in kinds:
             if not owner and any(option in _names(other) for other in others):
                 continue
-            hint = suggest(option, fields) if fields else "it has none"
+            hint = suggest(option, kinds) if kinds else "it has none"
             raise ConfigError(f"method {name!r} has no option {option!r}; {hint}")
-        chosen[option] = _coerced(name, fields[option], value)
+        chosen[option] = _coerced(name, option, kinds[option], value)
     return chosen
 
 
@@ -95,13 +94,12 @@ def _names(method: str) -> set[str]:
     return {field.name for field in dataclasses.fields(method_class(method).Options)}
 
 
-def _coerced(name: str, field: dataclasses.Field[Any], value: Any) -> Any:
-    kind = {"float": float, "int": int, "bool": bool, "str": str}[str(field.type)]
+def _coerced(name: str, option: str, kind: type, value: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ConfigError(
-            f"option {field.name!r} of {name!r} must be of type {kind.__name__}; got {value!r}"
+            f"option {option!r} of {name!r} must be of type {kind.__name__}; got {value!r}"
         )
     return value
 
