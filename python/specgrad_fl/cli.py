@@ -56,13 +56,13 @@ def _parser() -> Parser:
     parser = Parser("specgrad-fl", description=TOP, formatter_class=raw, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, summary: str, text: str = "") -> Parser:
+    def command(name: str, summary: str, text: str = "", usage: str | None = None) -> Parser:
         return commands.add_parser(
-            name, help=summary, description=text or summary, formatter_class=raw,
+            name, help=summary, description=text or summary, usage=usage, formatter_class=raw,
             allow_abbrev=False,
         )  # fmt: skip
 
-    train = command("train", "run one experiment", TRAIN)
+    train = command("train", "run one experiment", TRAIN, "specgrad-fl train [--SETTING VALUE ...]")
     train.add_argument("--out", type=Path, help="run directory, by default runs/NAME")
     _add_settings(train)
 
@@ -70,7 +70,12 @@ def _parser() -> Parser:
     resume.add_argument("run", type=Path, help="run directory")
     _add_settings(resume, only=EXECUTION_KEYS)
 
-    compare = command("compare", "run methods x filters x seeds, print a table", COMPARE)
+    compare = command(
+        "compare",
+        "run methods x filters x seeds, print a table",
+        COMPARE,
+        "specgrad-fl compare [--methods A,B] [--filters A,B] [--seeds 0,1] [--SETTING VALUE ...]",
+    )
     compare.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs")
     compare.add_argument("--methods", type=_names, default=["fedavg"], metavar="A,B")
     compare.add_argument("--filters", type=_names, default=["none", "fft"], metavar="A,B")
@@ -298,15 +303,17 @@ def _check_unknown(unknown: list[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; what a user can set right is one sentence and exit code 2."""
-    from specgrad_fl.data import DataError
-
     try:
         arguments, unknown = _parser().parse_known_args(argv)
         _check_unknown(unknown)
+    except RunError as error:
+        return _refuse(error)
+    from specgrad_fl.data import DataError  # with torch, which --help does without
+
+    try:
         COMMANDS[arguments.command](arguments)
     except (RunError, DataError) as error:
-        print(f"specgrad-fl: {error}", file=sys.stderr)
-        return 2
+        return _refuse(error)
     except KeyboardInterrupt:
         print("\nspecgrad-fl: interrupted; `specgrad-fl resume RUN` continues", file=sys.stderr)
         return 130
@@ -315,6 +322,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.close()
         return 1
     return 0
+
+
+def _refuse(error: Exception) -> int:
+    print(f"specgrad-fl: {error}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

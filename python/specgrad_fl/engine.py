@@ -243,6 +243,12 @@ class Engine:
             lr_sums=torch.tensor([r.lr_sum for r in reports], dtype=torch.float64),
         )
         weights = self.method.aggregate(finished, self.server)
+        if not torch.isfinite(weights.sum()):
+            raise RunError(
+                f"round {number + 1}: {self.config.method} made weights that are not finite; the "
+                f"run stops, and the checkpoint of round {self.state.rounds} is kept. Choose a "
+                "smaller lr or milder options"
+            )
         if self.config.eval_target == "server":
             board.scored.copy_(weights)
         else:

@@ -193,7 +193,7 @@ def test_client_states_remember_the_last_stored(tmp_path_factory, actions, capac
     assert len(list(folder.iterdir())) == len(at_checkpoint)
 
 
-@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+@pytest.mark.parametrize("amp", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_mixed_precision_trains(tmp_path, small, amp):
     """In a process of its own, where instructions that virtual machines lack are left out."""
     flags = ["--clients=6", "--active=3", "--rounds=2", "--filter=fft", "--eval-every=1"]

@@ -15,8 +15,7 @@ def essence(run) -> list[dict]:
     return [{k: v for k, v in r.items() if k not in MEASURED} for r in run.records()]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(("method", "workers"), [("fedavg", 2), ("scaffold", 3)])
 def test_workers_do_not_change_the_result(tmp_path, small, method, workers):
     config = small(method=method, filter="fft", rounds=2)
     one = engine.train(config, tmp_path / "one")
