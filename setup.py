@@ -34,7 +34,8 @@ def native_build():
             "csrc/filters.cpp",
             "csrc/spec_text.cpp",
             "csrc/design.cpp",
-            "csrc/instruction_set.cpp",
+            "csrc/cpu.cpp",
+            "csrc/kernels.cpp",
             "csrc/kernels_portable.cpp",
             "csrc/kernels_avx2.cpp",
             "csrc/kernels_avx512.cpp",
@@ -52,12 +53,8 @@ def native_build():
         sources=[
             "csrc/design_module.cpp",
             "csrc/design.cpp",
-            "csrc/filters.cpp",
             "csrc/spec_text.cpp",
-            "csrc/instruction_set.cpp",
-            "csrc/kernels_portable.cpp",
-            "csrc/kernels_avx2.cpp",
-            "csrc/kernels_avx512.cpp",
+            "csrc/cpu.cpp",
         ],
         include_dirs=["csrc", pybind11.get_include()],
         extra_compile_args=flags,
@@ -72,8 +69,10 @@ def native_build():
             except Exception as error:
                 if MODE == "1":
                     raise
-                print(f"specgrad: native code left out, plain PyTorch will be used: {error}",
-                      file=sys.stderr)
+                print(
+                    f"specgrad: native code left out, plain PyTorch will be used: {error}",
+                    file=sys.stderr,
+                )
                 self.extensions = []
 
     return [kernels, design], {"build_ext": BuildOrExplain}

@@ -1,14 +1,5 @@
 // Between samples and coarse cells. Included inside the namespace of an instruction set.
 
-// Cells handled at once when the gradient must be copied to be read.
-constexpr int64_t kSpreadCells = 64;
-
-// Numbers that `scratch` must hold in the functions below.
-template <class T>
-static int64_t band_scratch(const BandPlan<T>& plan) {
-  return (kSpreadCells + kLanes<T> + plan.width) * plan.hop + 2 * kLanes<T>;
-}
-
 // y[i] = window starting at x + i * hop, for i < cells (a multiple of the lanes).
 template <int Vectors, class T>
 static inline void spread_direct(const T* x, const T* taps, int vectors, int hop, int64_t cells,

@@ -3,9 +3,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "cpu.h"
 #include "design.h"
-#include "filters.h"
-#include "kernels.h"
+#include "spec_text.h"
+#include "workspace.h"
 
 namespace py = pybind11;
 using namespace specgrad;
@@ -19,8 +20,7 @@ Precision precision_named(const std::string& name) {
 }
 
 int lanes_of(Precision precision) {
-  return precision == Precision::single ? instruction_set().single.lanes
-                                        : instruction_set().double_.lanes;
+  return precision == Precision::single ? chosen_lanes<float>() : chosen_lanes<double>();
 }
 
 py::dict describe_fft(const FftDesign& design) {
@@ -39,29 +39,30 @@ py::dict explain(const std::string& spec_text, size_t tensor, int64_t d,
                  const std::string& precision_name, bool direct) {
   const Spec spec = parse_spec(spec_text);
   const Precision precision = precision_named(precision_name);
-  py::dict result;
+  const int lanes = lanes_of(precision);
+  const int64_t bytes = precision == Precision::single ? 4 : 8;
   if (spec.method == "fft") {
-    result = describe_fft(design_fft(d, cutoff_of(spec.ratio_of(tensor), d), precision,
-                                     lanes_of(precision), spec.strategy));
-  } else {
-    result["error_bound"] = rounding_error(precision);
+    const FftDesign design =
+        design_fft(d, cutoff_of(spec.ratio_of(tensor), d), precision, lanes, spec.strategy);
+    py::dict result = describe_fft(design);
+    result["workspace_bytes"] =
+        bytes * (fft_shared(design, lanes, direct) + fft_scratch(design, lanes));
+    return result;
   }
-  const auto filter = make_filter(spec, tensor, d, precision, direct);
-  if (!filter) {
-    result["strategy"] = "identity";
-    result["error_bound"] = 0.0;
-  } else if (spec.method != "fft") {
-    result["strategy"] = spec.method;
-  }
-  result["workspace_bytes"] = filter ? filter->shared_bytes() + filter->scratch_bytes() : 0;
+  const int64_t radius = detrend_radius(spec, tensor, d);
+  py::dict result;
+  result["strategy"] = radius < 0 ? "identity" : spec.method;
+  result["error_bound"] = radius < 0 ? 0.0 : rounding_error(precision);
+  result["workspace_bytes"] =
+      radius < 0 ? 0
+                 : bytes * (detrend_shared(d, radius) +
+                            detrend_scratch(radius, spec.method == "lap", lanes));
   return result;
 }
 
 py::dict cpu_features() {
   py::dict result;
-  for (const InstructionSet* set : {&avx512_kernels(), &avx2_kernels(), &portable_kernels()}) {
-    result[set->name] = set->supported();
-  }
+  for (Isa isa : kIsas) result[isa_name(isa)] = cpu_runs(isa);
   return result;
 }
 
@@ -93,6 +94,6 @@ PYBIND11_MODULE(_design, m) {
         py::arg("precision"), py::arg("direct"),
         "Strategy, error bound and workspace of one layer under a specification.");
   m.def("cpu_features", &cpu_features, "Instruction sets with kernels, and whether this CPU runs them.");
-  m.def("instruction_set", [] { return instruction_set().name; },
+  m.def("instruction_set", [] { return isa_name(chosen_isa()); },
         "The instruction set whose kernels are used.");
 }

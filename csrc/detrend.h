@@ -4,8 +4,6 @@
 // A chunk of samples is handled by one thread. What lies beyond its two ends is saved before
 // any chunk is written, so that no chunk sees another's result.
 
-constexpr int64_t kDetrendTile = 4096;
-
 // Where sample i of the extended signal comes from, or -1 for a zero.
 static inline int64_t extended_index(int64_t i, int64_t d, int64_t radius, Boundary boundary) {
   if (i >= 0 && i < d) return i;
@@ -42,89 +40,187 @@ static void read_extended(const DetrendPlan<T>& plan, const Signal& signal, int6
   }
 }
 
-// sums[i] = x[i] + ... + x[i + window - 1], by doubling: as accurate as a pairwise sum.
-// `work` holds count + window - 1 numbers.
+// A moving sum of `window` samples, as a few loads from sums of 1, 4, 16, ... neighbours: the
+// digits of the window in base 4 say how many of each. As accurate as a pairwise sum.
 template <class T>
-static void moving_sums(const T* x, int64_t count, int64_t window, T* sums, T* work) {
-  const int64_t extended = count + window - 1;
-  const T* level = x;  // sums of `width` neighbours
-  int64_t offset = 0;
-  bool started = false;
-  for (int64_t width = 1; width <= window; width *= 2) {
-    if (window & width) {
-      const T* from = level + offset;
-      if (started) {
-        for (int64_t i = 0; i < count; ++i) sums[i] += from[i];
-      } else {
-        std::copy(from, from + count, sums);
-      }
-      started = true;
-      offset += width;
-    }
-    if (2 * width > window) break;
-    const int64_t valid = extended - 2 * width + 1;
-    const T* other = level + width;
-    if (level == x) {
-      for (int64_t i = 0; i < valid; ++i) work[i] = x[i] + other[i];
-    } else {
-      // Ascending, each element is read before it is written.
-#pragma GCC ivdep
-      for (int64_t i = 0; i < valid; ++i) work[i] += work[i + width];
-    }
-    level = work;
-  }
-}
+struct MovingSum {
+  static constexpr int kMaxTerms = 3 * 31;
+  const T* terms[kMaxTerms];
+  int count = 0;
 
-// sums[i] = weights . x[i ...], for count samples, a multiple of 4 vectors of padding allowed.
+  MovingSum(const T* x, int64_t length, int64_t window, T* work) {
+    const T* level = x;
+    int64_t end = window;  // the widest sums go first, where their loads are aligned
+    const int64_t extended = length + window - 1;
+    for (int64_t width = 1; width <= window; width *= 4) {
+      if (width > 1) {
+        quadruple(level, width / 4, extended - width + 1, work);
+        level = work;
+        work += moving_sum_level(length, window, kLanes<T>);
+      }
+      for (int64_t digit = window / width % 4; digit > 0; --digit) {
+        end -= width;
+        terms[count++] = level + end;
+      }
+    }
+  }
+
+  T at(int64_t i) const {
+    T sum = terms[0][i];
+    for (int t = 1; t < count; ++t) sum += terms[t][i];
+    return sum;
+  }
+
+ private:
+  // sums[i] = x[i] + x[i + width] + x[i + 2 width] + x[i + 3 width]; may overrun by a vector.
+  static void quadruple(const T* x, int64_t width, int64_t count, T* sums) {
+    for (int64_t i = 0; i < count; i += kLanes<T>) {
+      const T* p = x + i;
+      store(sums + i, (load(p) + load(p + width)) + (load(p + 2 * width) + load(p + 3 * width)));
+    }
+  }
+};
+
+// out[i] = x[i] - scale * sum at i, for `count` samples, any number.
 template <class T>
-static void weighted_sums(const T* x, int64_t count, const T* weights, int64_t taps, T* sums) {
+static void subtract_moving_sum(const MovingSum<T>& sum, const T* x, T scale, int64_t count,
+                                T* out) {
   constexpr int lanes = kLanes<T>;
-  constexpr int unroll = 8;
+  constexpr int unroll = 4;
   int64_t i = 0;
   for (; i + unroll * lanes <= count; i += unroll * lanes) {
-    Vec<T> acc[unroll] = {};
-    for (int64_t j = 0; j < taps; ++j) {
-      const Vec<T> weight = broadcast(weights[j]);
-      for (int u = 0; u < unroll; ++u) acc[u] += weight * load(x + i + j + u * lanes);
+    Vec<T> sums[unroll];
+    for (int u = 0; u < unroll; ++u) sums[u] = load(sum.terms[0] + i + u * lanes);
+    for (int t = 1; t < sum.count; ++t) {
+      for (int u = 0; u < unroll; ++u) sums[u] += load(sum.terms[t] + i + u * lanes);
     }
-    for (int u = 0; u < unroll; ++u) store(sums + i + u * lanes, acc[u]);
+    for (int u = 0; u < unroll; ++u) {
+      store(out + i + u * lanes, load(x + i + u * lanes) - scale * sums[u]);
+    }
   }
-  for (; i < count; ++i) {
-    T acc = 0;
-    for (int64_t j = 0; j < taps; ++j) acc += weights[j] * x[i + j];
-    sums[i] = acc;
+  for (; i < count; ++i) out[i] = x[i] - scale * sum.at(i);
+}
+
+// acc[b] += sum over the first Groups of weights[g * lanes] * x[(b + g) * lanes], for the taps
+// that share one shift: every vector that is loaded serves several outputs.
+template <int Groups, int Outputs, class T>
+static inline void accumulate_shift(const T* x, const T* weights, Vec<T>* acc) {
+  constexpr int lanes = kLanes<T>;
+#pragma GCC unroll 20
+  for (int t = 0; t < Outputs + Groups - 1; ++t) {
+    const Vec<T> value = load(x + t * lanes);
+#pragma GCC unroll 4
+    for (int g = 0; g < Groups; ++g) {
+      if (t - g >= 0 && t - g < Outputs) acc[t - g] += value * weights[g * lanes];
+    }
   }
 }
 
-template <class T>
-static int64_t detrend_scratch(const DetrendPlan<T>& plan) {
-  const int64_t tile = std::max(kDetrendTile, plan.radius);
-  return 3 * tile + 4 * plan.radius + 4 * kLanes<T>;
+template <int Groups, int Outputs, class T>
+static inline void accumulate_shifts(const T* x, const T* weights, int from, int to, Vec<T>* acc) {
+  for (int shift = from; shift < to; ++shift) {
+    accumulate_shift<Groups, Outputs>(x + shift, weights + shift, acc);
+  }
 }
 
-// x -= smoothed over samples [begin, begin + count) of d.
+// Sums over at most 4 vectors of taps, for Outputs vectors.
+template <int Outputs, class T>
+static inline void weighted_block(const T* x, const T* weights, int64_t taps, Vec<T>* acc) {
+  constexpr int lanes = kLanes<T>;
+  const int rest = static_cast<int>(taps % lanes);
+  switch (taps / lanes) {
+    case 0: accumulate_shifts<1, Outputs>(x, weights, 0, rest, acc); break;
+    case 1:
+      accumulate_shifts<2, Outputs>(x, weights, 0, rest, acc);
+      accumulate_shifts<1, Outputs>(x, weights, rest, lanes, acc);
+      break;
+    case 2:
+      accumulate_shifts<3, Outputs>(x, weights, 0, rest, acc);
+      accumulate_shifts<2, Outputs>(x, weights, rest, lanes, acc);
+      break;
+    case 3:
+      accumulate_shifts<4, Outputs>(x, weights, 0, rest, acc);
+      accumulate_shifts<3, Outputs>(x, weights, rest, lanes, acc);
+      break;
+    default: accumulate_shifts<4, Outputs>(x, weights, 0, lanes, acc);
+  }
+}
+
+// Weighted sums of `taps` neighbours, block by block so that rounding does not pile up.
+template <int Outputs, class T>
+static inline void weighted_vectors(const T* x, const T* weights, int64_t taps, Vec<T>* acc) {
+  constexpr int64_t block = 4 * kLanes<T>;
+  weighted_block<Outputs>(x, weights, std::min(taps, block), acc);
+  for (int64_t first = block; first < taps; first += block) {
+    Vec<T> part[Outputs] = {};
+    weighted_block<Outputs>(x + first, weights + first, std::min(taps - first, block), part);
+    for (int b = 0; b < Outputs; ++b) acc[b] += part[b];
+  }
+}
+
+// out[i] = x[i + radius] - weights . x[i ...], for `count` samples, any number.
 template <class T>
-static void subtract_average(const DetrendPlan<T>& plan, int64_t d, int64_t begin, int64_t count,
-                             T* x, const T* sums) {
-  const bool box = plan.weights.empty();
+static void subtract_weighted_sum(const DetrendPlan<T>& plan, const T* x, int64_t count, T* out) {
+  constexpr int lanes = kLanes<T>;
+  constexpr int outputs = SPECGRAD_VECTOR_BYTES == 64 ? 16 : 8;  // twice the registers
+  const int64_t taps = static_cast<int64_t>(plan.weights.size());
+  const T* weights = plan.weights.data();
+  int64_t i = 0;
+  for (; i + outputs * lanes <= count; i += outputs * lanes) {
+    Vec<T> acc[outputs] = {};
+    weighted_vectors<outputs>(x + i, weights, taps, acc);
+    for (int b = 0; b < outputs; ++b) {
+      store(out + i + b * lanes, load(x + i + plan.radius + b * lanes) - acc[b]);
+    }
+  }
+  for (; i + lanes <= count; i += lanes) {
+    Vec<T> acc[1] = {};
+    weighted_vectors<1>(x + i, weights, taps, acc);
+    store(out + i, load(x + i + plan.radius) - acc[0]);
+  }
+  for (; i < count; ++i) out[i] = x[i + plan.radius] - dot(weights, x + i, taps);
+}
+
+// The first and last samples of the signal, where `count` divides by the weights inside.
+template <class T, class SumAt>
+static void subtract_at_ends(const DetrendPlan<T>& plan, int64_t d, int64_t begin, int64_t count,
+                             const T* x, SumAt sum_at, T* out) {
   const int64_t radius = plan.radius;
-  const T inner = box ? T(1.0 / static_cast<double>(2 * radius + 1)) : T(1);
-  const auto edge = [&](int64_t i) {
-    const int64_t left = std::min(radius, begin + i);
-    const int64_t right = std::min(radius, d - 1 - begin - i);
-    const double inside = box ? static_cast<double>(left + right + 1)
-                              : static_cast<double>(plan.weights[radius]) +
-                                    plan.one_sided[left] + plan.one_sided[right];
-    x[i] -= T(sums[i] / inside);
+  const auto one_sided = [&](int64_t reach) {
+    return plan.weights.empty() ? static_cast<double>(reach) : plan.one_sided[reach];
   };
-  int64_t low = 0, high = count;
-  if (plan.boundary == Boundary::count) {
-    low = std::clamp<int64_t>(radius - begin, 0, count);
-    high = std::clamp<int64_t>(d - radius - begin, low, count);
+  const double centre = plan.weights.empty() ? 1 : static_cast<double>(plan.weights[radius]);
+  const auto correct = [&](int64_t i) {
+    const double inside = centre + one_sided(std::min(radius, begin + i)) +
+                          one_sided(std::min(radius, d - 1 - begin - i));
+    out[i] = x[i] - static_cast<T>(sum_at(i) / inside);
+  };
+  const int64_t low = std::clamp<int64_t>(radius - begin, 0, count);
+  const int64_t high = std::clamp<int64_t>(d - radius - begin, low, count);
+  for (int64_t i = 0; i < low; ++i) correct(i);
+  for (int64_t i = high; i < count; ++i) correct(i);
+}
+
+// out = detrended samples [begin, begin + count) of d; `extended` starts `radius` before them.
+template <class T>
+static void detrend_tile_into(const DetrendPlan<T>& plan, int64_t d, int64_t begin, int64_t count,
+                              const T* extended, T* work, T* out) {
+  const int64_t window = 2 * plan.radius + 1;
+  const T* x = extended + plan.radius;
+  const bool ends = plan.boundary == Boundary::count;
+  if (plan.weights.empty()) {
+    const MovingSum<T> sum(extended, count, window, work);
+    subtract_moving_sum(sum, x, static_cast<T>(1.0 / static_cast<double>(window)), count, out);
+    if (ends) {
+      subtract_at_ends(plan, d, begin, count, x, [&](int64_t i) { return sum.at(i); }, out);
+    }
+    return;
   }
-  for (int64_t i = 0; i < low; ++i) edge(i);
-  for (int64_t i = low; i < high; ++i) x[i] -= sums[i] * inner;
-  for (int64_t i = high; i < count; ++i) edge(i);
+  subtract_weighted_sum(plan, extended, count, out);
+  if (ends) {
+    const auto sum_at = [&](int64_t i) { return dot(plan.weights.data(), extended + i, window); };
+    subtract_at_ends(plan, d, begin, count, x, sum_at, out);
+  }
 }
 
 // Filters samples [begin, end). `left` and `right` are the `radius` original samples before and
@@ -132,34 +228,28 @@ static void subtract_average(const DetrendPlan<T>& plan, int64_t d, int64_t begi
 template <class T>
 static void detrend(const DetrendPlan<T>& plan, const Signal& signal, int64_t begin, int64_t end,
                     const T* left, const T* right, T* scratch) {
-  const int64_t d = signal.layout->d, radius = plan.radius;
-  const int64_t tile = std::max(kDetrendTile, radius);
-  T* const extended = scratch;                 // tile + 2 * radius
-  T* const sums = extended + tile + 2 * radius;  // tile
-  T* const work = sums + tile;                 // tile + 2 * radius
+  const int64_t d = signal.layout->d, radius = plan.radius, tile = detrend_tile(radius);
+  T* const extended = scratch;
+  T* const filtered = extended + tile + 2 * radius + 2 * kLanes<T>;
+  T* const work = filtered + tile;
+  T* const centre = extended + radius;
+  T* const direct = is_direct<T>(signal) ? static_cast<T*>(signal.data) : nullptr;
   std::copy(left, left + radius, extended);
-  int64_t filled = begin;  // samples [.., filled) beyond `left` are in `extended`
-  for (int64_t a = begin; a < end;) {
-    const int64_t count = std::min(tile, end - a);
-    const int64_t wanted = a + count + radius;
-    T* const centre = extended + radius;
-    if (filled < std::min(wanted, end)) {
-      read_samples(signal, filled, std::min(wanted, end), centre + (filled - a));
-      filled = std::min(wanted, end);
+  int64_t filled = begin;  // samples up to here are in `extended`
+  for (int64_t a = begin; a < end; a += tile) {
+    const int64_t count = std::min(tile, end - a), wanted = a + count + radius;
+    const int64_t inside = std::min(wanted, end);
+    if (filled < inside) {
+      read_samples(signal, filled, inside, centre + (filled - a));
+      filled = inside;
     }
     if (filled < wanted) {
       std::copy(right + (filled - end), right + (wanted - end), centre + (filled - a));
       filled = wanted;
     }
-    if (plan.weights.empty()) {
-      moving_sums(extended, count, 2 * radius + 1, sums, work);
-    } else {
-      weighted_sums(extended, count, plan.weights.data(), 2 * radius + 1, sums);
-    }
-    std::copy(centre, centre + count, work);
-    subtract_average(plan, d, a, count, work, sums);
-    write_samples(signal, a, a + count, work);
+    T* const out = direct ? direct + a : filtered;
+    detrend_tile_into(plan, d, a, count, extended, work, out);
+    if (!direct) write_samples(signal, a, a + count, filtered);
     std::copy(extended + count, extended + count + 2 * radius, extended);
-    a += count;
   }
 }

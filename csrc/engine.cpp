@@ -15,6 +15,8 @@
 namespace specgrad {
 namespace {
 
+using TensorLayout = LayoutKey::Tensor;
+
 // Memory that grows to what was once needed and is then kept.
 class Buffer {
  public:
@@ -124,21 +126,23 @@ struct Job {
 
 class JobList final : public Program {
  public:
-  JobList(const std::string& spec_text, const std::vector<TensorLayout>& layouts)
-      : spec_text_(spec_text), tensors_(layouts), spec_(parse_spec(spec_text)) {
-    if (spec_.per_tensor && spec_.ratios.size() != layouts.size()) {
+  JobList(const std::string& spec_text, const LayoutKey& layouts)
+      : spec_text_(spec_text),
+        key_(layouts),
+        tensors_(layouts.tensors()),
+        spec_(parse_spec(spec_text)) {
+    if (spec_.per_tensor && spec_.ratios.size() != tensors_.size()) {
       throw std::invalid_argument("specgrad: one ratio per tensor is needed");
     }
-    for (size_t i = 0; i < layouts.size(); ++i) add_tensor(i);
+    for (size_t i = 0; i < tensors_.size(); ++i) add_tensor(i);
     std::stable_sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
       return a.filter->cost() > b.filter->cost();
     });
     for (const Job& job : jobs_) total_cost_ += job.filter->cost();
   }
 
-  bool matches(const std::string& spec_text,
-               const std::vector<TensorLayout>& layouts) const override {
-    return spec_text == spec_text_ && layouts == tensors_;
+  bool matches(const std::string& spec_text, const LayoutKey& layouts) const override {
+    return spec_text == spec_text_ && layouts == key_;
   }
 
   void check(const std::vector<void*>& data) const override {
@@ -235,11 +239,11 @@ class JobList final : public Program {
   }
 
   template <class T>
-  static bool all_finite(const Kernels<T>& kernels, const Signal& signal) {
+  static bool all_finite(const Signal& signal) {
     T strip[1024];
     for (int64_t a = 0; a < signal.layout->d; a += 1024) {
       const int64_t b = std::min<int64_t>(a + 1024, signal.layout->d);
-      kernels.read(signal, a, b, strip);
+      kernels<T>().read(signal, a, b, strip);
       for (int64_t i = 0; i < b - a; ++i) {
         if (!std::isfinite(strip[i])) return false;
       }
@@ -254,8 +258,8 @@ class JobList final : public Program {
                                             tensors_[i].strides.data(), tensors_[i].sizes.size());
       const Signal signal{&whole, data[i]};
       const bool finite = whole.dtype == DType::f64
-                              ? all_finite(instruction_set().double_, signal)
-                              : all_finite(instruction_set().single, signal);
+                              ? all_finite<double>(signal)
+                              : all_finite<float>(signal);
       if (!finite) throw std::invalid_argument("specgrad: a gradient holds NaN or Inf");
     }
   }
@@ -270,8 +274,8 @@ class JobList final : public Program {
 
   static void run_alone(const Job& job, const std::vector<void*>& data, Slot& slot) {
     const Filter& filter = *job.filter;
-    void* shared = slot.shared.at_least(filter.shared_bytes());
-    void* scratch = slot.scratch.at_least(filter.scratch_bytes());
+    void* shared = slot.shared.at_least(filter.memory().shared);
+    void* scratch = slot.scratch.at_least(filter.memory().scratch);
     for (int phase = 0; phase < filter.phases(); ++phase) {
       filter.run(phase, 0, filter.tasks(phase), signal_of(job, data), shared, scratch);
     }
@@ -280,15 +284,15 @@ class JobList final : public Program {
   void run_spread_out(const Job& job, const std::vector<void*>& data, int slots,
                       const RunSlots& run_slots) {
     const Filter& filter = *job.filter;
-    void* shared = slots_[0].shared.at_least(filter.shared_bytes());
-    for (Slot& slot : slots_) slot.scratch.at_least(filter.scratch_bytes());
+    void* shared = slots_[0].shared.at_least(filter.memory().shared);
+    for (Slot& slot : slots_) slot.scratch.at_least(filter.memory().scratch);
     for (int phase = 0; phase < filter.phases(); ++phase) {
       const int64_t tasks = filter.tasks(phase);
       // A few pieces a thread even out what other programs take of a core.
       const int64_t piece = std::max<int64_t>(1, tasks / (4 * slots));
       std::atomic<int64_t> next{0};
       const auto take_tasks = [&](int slot) {
-        void* scratch = slots_[slot].scratch.at_least(filter.scratch_bytes());
+        void* scratch = slots_[slot].scratch.at_least(filter.memory().scratch);
         for (int64_t a = next.fetch_add(piece); a < tasks; a = next.fetch_add(piece)) {
           filter.run(phase, a, std::min(a + piece, tasks), signal_of(job, data), shared, scratch);
         }
@@ -304,6 +308,7 @@ class JobList final : public Program {
   using FilterKey = std::tuple<int64_t, Precision, bool, int64_t, int64_t>;
 
   std::string spec_text_;
+  LayoutKey key_;
   std::vector<TensorLayout> tensors_;
   Spec spec_;
   std::vector<std::unique_ptr<Layout>> layouts_;
@@ -316,7 +321,7 @@ class JobList final : public Program {
 }  // namespace
 
 std::unique_ptr<Program> Program::build(const std::string& spec_text,
-                                        const std::vector<TensorLayout>& layouts) {
+                                        const LayoutKey& layouts) {
   return std::make_unique<JobList>(spec_text, layouts);
 }
 

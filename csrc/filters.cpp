@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu.h"
 #include "plan_tables.h"
+#include "workspace.h"
 
 namespace specgrad {
 namespace {
-
-template <class T>
-const Kernels<T>& kernels() {
-  if constexpr (sizeof(T) == 4) return instruction_set().single;
-  else return instruction_set().double_;
-}
 
 // The three steps of a circulant as phases, with a tile of vectors as scratch.
 template <class T>
@@ -20,14 +16,13 @@ struct CirculantSteps {
   const CirculantPlan<T>& plan;
 
   int64_t tasks(int step) const {
-    return step == 1 ? plan.groups : ceil_div(plan.columns, 2 * kernels<T>().lanes);
+    return step == 1 ? plan.groups : ceil_div(plan.columns, 2 * chosen_lanes<T>());
   }
   void run(int step, int64_t begin, int64_t end, T* grid, T* tile) const {
     const Kernels<T>& k = kernels<T>();
     (step == 0 ? k.columns_forward : step == 1 ? k.rows_filter : k.columns_inverse)(
         plan, grid, begin, end, tile);
   }
-  int64_t scratch() const { return 2 * std::max(plan.rows, plan.columns) * kernels<T>().lanes; }
 };
 
 // Ranges of a long list of equal pieces, large enough to be worth a task.
@@ -43,9 +38,11 @@ template <class T>
 class BandFilter final : public Filter {
  public:
   explicit BandFilter(const FftDesign& design)
-      : plan_(make_band<T>(design, kernels<T>().lanes)),
+      : plan_(make_band<T>(design, chosen_lanes<T>())),
         steps_{plan_.circulant},
         cells_{plan_.cells, 1024},
+        memory_(Memory::of<T>(fft_shared(design, chosen_lanes<T>(), true),
+                              fft_scratch(design, chosen_lanes<T>()))),
         cost_(design.cost) {}
 
   int phases() const override { return 6; }
@@ -57,7 +54,7 @@ class BandFilter final : public Filter {
 
   void run(int phase, int64_t begin, int64_t end, const Signal& signal, void* shared,
            void* scratch) const override {
-    T* cells = static_cast<T*>(shared) + margin();
+    T* cells = static_cast<T*>(shared) + band_margin(plan_.width, chosen_lanes<T>());
     T* work = static_cast<T*>(scratch);
     const Kernels<T>& k = kernels<T>();
     const int64_t from = cells_.begin(begin), to = cells_.begin(end);
@@ -69,22 +66,14 @@ class BandFilter final : public Filter {
     }
   }
 
-  int64_t shared_bytes() const override {
-    return (plan_.cells + 2 * margin()) * static_cast<int64_t>(sizeof(T));
-  }
-  int64_t scratch_bytes() const override {
-    return std::max(steps_.scratch(), kernels<T>().band_scratch(plan_)) *
-           static_cast<int64_t>(sizeof(T));
-  }
+  Memory memory() const override { return memory_; }
   double cost() const override { return cost_; }
 
  private:
-  // Whole vectors, so that the cells themselves stay aligned.
-  int64_t margin() const { return ceil_div(plan_.width + kernels<T>().lanes, 16) * 16; }
-
   BandPlan<T> plan_;
   CirculantSteps<T> steps_;
   Pieces cells_;
+  Memory memory_;
   double cost_;
 };
 
@@ -94,12 +83,14 @@ template <class T>
 class FullFilter final : public Filter {
  public:
   FullFilter(const FftDesign& design, bool direct)
-      : plan_(make_circulant<T>(design, kernels<T>().lanes)),
+      : plan_(make_circulant<T>(design, chosen_lanes<T>())),
         steps_{plan_},
         samples_{design.d, 1 << 14},
         size_(design.grid_size()),
         padded_(design.strategy == Strategy::padded),
-        in_place_(direct && !padded_),
+        in_place_(works_in_place(design, direct)),
+        memory_(Memory::of<T>(fft_shared(design, chosen_lanes<T>(), direct),
+                              fft_scratch(design, chosen_lanes<T>()))),
         cost_(design.cost) {}
 
   int phases() const override { return in_place_ ? 3 : 5; }
@@ -125,21 +116,14 @@ class FullFilter final : public Filter {
     }
   }
 
-  int64_t shared_bytes() const override {
-    return in_place_ ? 0 : size_ * static_cast<int64_t>(sizeof(T));
-  }
-  int64_t scratch_bytes() const override {
-    return std::max(steps_.scratch(), kStrip) * static_cast<int64_t>(sizeof(T));
-  }
+  Memory memory() const override { return memory_; }
   double cost() const override { return cost_; }
 
  private:
-  static constexpr int64_t kStrip = 1024;
-
   void write_result(const Signal& signal, int64_t from, int64_t to, const T* grid, T* work) const {
     if (!padded_) return kernels<T>().write(signal, from, to, grid + from);
-    for (int64_t a = from; a < to; a += kStrip) {
-      const int64_t b = std::min(a + kStrip, to);
+    for (int64_t a = from; a < to; a += kFullStrip) {
+      const int64_t b = std::min(a + kFullStrip, to);
       kernels<T>().read(signal, a, b, work);
       for (int64_t i = a; i < b; ++i) work[i - a] -= grid[i];
       kernels<T>().write(signal, a, b, work);
@@ -152,6 +136,7 @@ class FullFilter final : public Filter {
   int64_t size_;
   bool padded_;
   bool in_place_;
+  Memory memory_;
   double cost_;
 };
 
@@ -159,22 +144,21 @@ template <class T>
 class DenseFilter final : public Filter {
  public:
   explicit DenseFilter(const FftDesign& design)
-      : plan_(make_dense<T>(design)), d_(design.d), cost_(design.cost) {}
+      : plan_(make_dense<T>(design)),
+        memory_(Memory::of<T>(0, fft_scratch(design, chosen_lanes<T>()))),
+        cost_(design.cost) {}
 
   int phases() const override { return 1; }
   int64_t tasks(int) const override { return 1; }
   void run(int, int64_t, int64_t, const Signal& signal, void*, void* scratch) const override {
     kernels<T>().dense_filter(plan_, signal, static_cast<T*>(scratch));
   }
-  int64_t shared_bytes() const override { return 0; }
-  int64_t scratch_bytes() const override {
-    return (d_ + plan_.count) * static_cast<int64_t>(sizeof(T));
-  }
+  Memory memory() const override { return memory_; }
   double cost() const override { return cost_; }
 
  private:
   DensePlan<T> plan_;
-  int64_t d_;
+  Memory memory_;
   double cost_;
 };
 
@@ -183,9 +167,11 @@ class DetrendFilter final : public Filter {
  public:
   DetrendFilter(Boundary boundary, int64_t radius, double sigma, int64_t d)
       : plan_(make_detrend<T>(boundary, radius, sigma, d)),
-        chunks_{d, std::max<int64_t>(1 << 16, 8 * plan_.radius)} {
+        chunks_{d, detrend_chunk(plan_.radius)},
+        memory_(Memory::of<T>(detrend_shared(d, plan_.radius),
+                              detrend_scratch(plan_.radius, sigma <= 0, chosen_lanes<T>()))) {
     const double work = sigma > 0 ? 2.0 * static_cast<double>(plan_.radius) + 1 : 16;
-    cost_ = static_cast<double>(ceil_div(d, kernels<T>().lanes)) * work + 200;
+    cost_ = static_cast<double>(ceil_div(d, chosen_lanes<T>())) * work + 200;
   }
 
   int phases() const override { return 2; }
@@ -206,17 +192,13 @@ class DetrendFilter final : public Filter {
     }
   }
 
-  int64_t shared_bytes() const override {
-    return 2 * plan_.radius * chunks_.tasks() * static_cast<int64_t>(sizeof(T));
-  }
-  int64_t scratch_bytes() const override {
-    return kernels<T>().detrend_scratch(plan_) * static_cast<int64_t>(sizeof(T));
-  }
+  Memory memory() const override { return memory_; }
   double cost() const override { return cost_; }
 
  private:
   DetrendPlan<T> plan_;
   Pieces chunks_;
+  Memory memory_;
   double cost_;
 };
 
@@ -235,19 +217,14 @@ std::unique_ptr<Filter> make_fft(const FftDesign& design, bool direct) {
 template <class T>
 std::unique_ptr<Filter> make_typed(const Spec& spec, size_t tensor, int64_t d,
                                    Precision precision, bool direct) {
-  if (spec.method == "lap") {
-    const int64_t window = window_of(spec, tensor, d);
-    if (window == 0) return nullptr;
-    return std::make_unique<DetrendFilter<T>>(spec.boundary, window / 2, 0, d);
-  }
-  if (spec.method == "gaussian") {
-    const double sigma = sigma_of(spec, tensor, d);
-    if (sigma == 0) return nullptr;
-    const int64_t radius = static_cast<int64_t>(std::ceil(4 * sigma));
+  if (spec.method != "fft") {
+    const int64_t radius = detrend_radius(spec, tensor, d);
+    if (radius < 0) return nullptr;
+    const double sigma = spec.method == "gaussian" ? sigma_of(spec, tensor, d) : 0;
     return std::make_unique<DetrendFilter<T>>(spec.boundary, radius, sigma, d);
   }
   const int64_t cutoff = cutoff_of(spec.ratio_of(tensor), d);
-  return make_fft<T>(design_fft(d, cutoff, precision, kernels<T>().lanes, spec.strategy), direct);
+  return make_fft<T>(design_fft(d, cutoff, precision, chosen_lanes<T>(), spec.strategy), direct);
 }
 
 }  // namespace

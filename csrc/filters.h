@@ -12,6 +12,18 @@
 
 namespace specgrad {
 
+// Bytes, once a signal and once a thread.
+struct Memory {
+  int64_t shared = 0;
+  int64_t scratch = 0;
+
+  template <class T>
+  static Memory of(int64_t shared, int64_t scratch) {
+    const int64_t bytes = sizeof(T);
+    return {shared * bytes, scratch * bytes};
+  }
+};
+
 class Filter {
  public:
   virtual ~Filter() = default;
@@ -20,8 +32,7 @@ class Filter {
   // `shared` is one buffer a signal, `scratch` one a thread, both 64-byte aligned.
   virtual void run(int phase, int64_t begin, int64_t end, const Signal& signal, void* shared,
                    void* scratch) const = 0;
-  virtual int64_t shared_bytes() const = 0;
-  virtual int64_t scratch_bytes() const = 0;
+  virtual Memory memory() const = 0;
   virtual double cost() const = 0;
 };
 

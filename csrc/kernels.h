@@ -10,8 +10,6 @@ namespace specgrad {
 
 template <class T>
 struct Kernels {
-  int lanes;
-  int64_t (*band_scratch)(const BandPlan<T>&);
   void (*spread)(const BandPlan<T>&, const Signal&, int64_t begin, int64_t end, T* cells,
                  T* scratch);
   void (*wrap_margins)(const BandPlan<T>&, T* cells);
@@ -21,7 +19,6 @@ struct Kernels {
   void (*rows_filter)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
   void (*columns_inverse)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
   void (*dense_filter)(const DensePlan<T>&, const Signal&, T* scratch);
-  int64_t (*detrend_scratch)(const DetrendPlan<T>&);
   void (*read_extended)(const DetrendPlan<T>&, const Signal&, int64_t begin, int64_t end, T* out);
   void (*detrend)(const DetrendPlan<T>&, const Signal&, int64_t begin, int64_t end, const T* left,
                   const T* right, T* scratch);
@@ -30,18 +27,8 @@ struct Kernels {
   bool (*is_direct)(const Signal&);
 };
 
-struct InstructionSet {
-  const char* name;
-  bool (*supported)();
-  const Kernels<float>& single;
-  const Kernels<double>& double_;
-};
-
-const InstructionSet& portable_kernels();
-const InstructionSet& avx2_kernels();
-const InstructionSet& avx512_kernels();
-
-// The best that this CPU runs, or the one that SPECGRAD_ISA names.
-const InstructionSet& instruction_set();
+// The kernels of the chosen instruction set.
+template <class T>
+const Kernels<T>& kernels();
 
 }  // namespace specgrad

@@ -10,7 +10,6 @@
 
 #define SPECGRAD_ISA avx2
 #define SPECGRAD_VECTOR_BYTES 32
-#define SPECGRAD_SUPPORTED __builtin_cpu_supports("x86-64-v3")
 #include "kernels_table.inl"
 
 #if defined(__clang__)
@@ -19,15 +18,3 @@
 #pragma GCC pop_options
 #endif
 #endif
-
-namespace specgrad {
-const InstructionSet& avx2_kernels() {
-#if defined(__x86_64__)
-  static const InstructionSet set{"avx2", avx2::supported, avx2::kernels<float>,
-                                  avx2::kernels<double>};
-  return set;
-#else
-  return portable_kernels();
-#endif
-}
-}  // namespace specgrad

@@ -10,7 +10,6 @@
 
 #define SPECGRAD_ISA avx512
 #define SPECGRAD_VECTOR_BYTES 64
-#define SPECGRAD_SUPPORTED __builtin_cpu_supports("x86-64-v4")
 #include "kernels_table.inl"
 
 #if defined(__clang__)
@@ -19,15 +18,3 @@
 #pragma GCC pop_options
 #endif
 #endif
-
-namespace specgrad {
-const InstructionSet& avx512_kernels() {
-#if defined(__x86_64__)
-  static const InstructionSet set{"avx512", avx512::supported, avx512::kernels<float>,
-                                  avx512::kernels<double>};
-  return set;
-#else
-  return portable_kernels();
-#endif
-}
-}  // namespace specgrad

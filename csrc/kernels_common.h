@@ -13,3 +13,4 @@
 #include "kernels.h"
 #include "plans.h"
 #include "signal.h"
+#include "workspace.h"

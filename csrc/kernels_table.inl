@@ -1,5 +1,5 @@
 // Everything that is compiled once for each instruction set. The including file defines
-// SPECGRAD_ISA (namespace), SPECGRAD_VECTOR_BYTES and SPECGRAD_SUPPORTED (an expression).
+// SPECGRAD_ISA (its namespace) and SPECGRAD_VECTOR_BYTES.
 
 namespace specgrad {
 namespace SPECGRAD_ISA {
@@ -22,14 +22,17 @@ static void write_range(const Signal& signal, int64_t begin, int64_t end, const 
 }
 
 template <class T>
-static const Kernels<T> kernels = {
-    kLanes<T>,          band_scratch<T>,    spread<T>,          wrap_margins<T>,
-    interpolate<T>,     columns_forward<T>, rows_filter<T>,     columns_inverse<T>,
-    dense_filter<T>,    detrend_scratch<T>, read_extended<T>,   detrend<T>,
-    read_range<T>,      write_range<T>,     is_direct<T>,
-};
+const Kernels<T>& table() {
+  static const Kernels<T> kernels = {
+      spread<T>,          wrap_margins<T>, interpolate<T>,     columns_forward<T>,
+      rows_filter<T>,     columns_inverse<T>, dense_filter<T>, read_extended<T>,
+      detrend<T>,         read_range<T>,   write_range<T>,     is_direct<T>,
+  };
+  return kernels;
+}
 
-static bool supported() { return SPECGRAD_SUPPORTED; }
+template const Kernels<float>& table<float>();
+template const Kernels<double>& table<double>();
 
 }  // namespace SPECGRAD_ISA
 }  // namespace specgrad

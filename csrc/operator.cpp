@@ -35,7 +35,7 @@ DType dtype_of(const Tensor& tensor) {
 // so threads never share its memory.
 class ProgramCache {
  public:
-  std::unique_ptr<Program> take(const std::string& spec, const std::vector<TensorLayout>& layouts) {
+  std::unique_ptr<Program> take(const std::string& spec, const LayoutKey& layouts) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       for (auto it = idle_.begin(); it != idle_.end(); ++it) {
@@ -75,15 +75,15 @@ void run_slots(int slots, const std::function<void(int)>& task) {
 }
 
 void filter_grads(std::vector<Tensor> grads, std::string spec) {
-  std::vector<TensorLayout> layouts;
-  std::vector<void*> data;
-  layouts.reserve(grads.size());
-  data.reserve(grads.size());
+  static thread_local LayoutKey layouts;
+  static thread_local std::vector<void*> data;
+  layouts.clear();
+  data.clear();
   for (const Tensor& grad : grads) {
     if (!grad.is_cpu()) throw std::invalid_argument("specgrad: a gradient is not on the CPU");
-    const auto sizes = grad.sizes();
-    const auto strides = grad.strides();
-    layouts.push_back({dtype_of(grad), {sizes.begin(), sizes.end()}, {strides.begin(), strides.end()}});
+    layouts.begin_tensor(dtype_of(grad), static_cast<size_t>(grad.dim()));
+    layouts.append(grad.sizes());
+    layouts.append(grad.strides());
     data.push_back(grad.mutable_data_ptr());
   }
   std::unique_ptr<Program> program = cache().take(spec, layouts);

@@ -159,7 +159,7 @@ DetrendPlan<T> make_detrend(Boundary boundary, int64_t radius, double sigma, int
   plan.radius = boundary == Boundary::count ? std::min(radius, d - 1) : radius;
   if (sigma <= 0) return plan;
   double total = 1;
-  for (int64_t j = 1; j <= radius; ++j) total += 2 * std::exp(-0.5 * (j / sigma) * (j / sigma));
+  for (int64_t j = 1; j <= plan.radius; ++j) total += 2 * std::exp(-0.5 * (j / sigma) * (j / sigma));
   for (int64_t j = -plan.radius; j <= plan.radius; ++j) {
     plan.weights.push_back(static_cast<T>(std::exp(-0.5 * (j / sigma) * (j / sigma)) / total));
   }

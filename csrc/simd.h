@@ -86,3 +86,20 @@ template <class T>
 static inline Vec<T> sum_rows(Vec<T>* rows) {
   return sum_rows_step<T, kLanes<T> / 2>(rows);
 }
+
+template <class T>
+static inline T dot(const T* a, const T* b, int64_t n) {
+  constexpr int lanes = kLanes<T>;
+  Vec<T> sums[2] = {};
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    sums[0] += load(a + i) * load(b + i);
+    sums[1] += load(a + i + lanes) * load(b + i + lanes);
+  }
+  alignas(64) T parts[lanes];
+  store(parts, sums[0] + sums[1]);
+  T total = 0;
+  for (int lane = 0; lane < lanes; ++lane) total += parts[lane];
+  for (; i < n; ++i) total += a[i] * b[i];
+  return total;
+}

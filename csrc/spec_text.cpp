@@ -1,5 +1,6 @@
 #include "spec_text.h"
 
+#include <cmath>
 #include <sstream>
 #include <stdexcept>
 
@@ -78,6 +79,9 @@ int64_t cutoff_of(Ratio ratio, int64_t d) {
                               ratio.denominator);
 }
 
+namespace {
+
+// 0 where the layer is left alone.
 int64_t window_of(const Spec& spec, size_t tensor, int64_t d) {
   if (spec.window) return spec.window;
   const Ratio ratio = spec.ratio_of(tensor);
@@ -88,11 +92,22 @@ int64_t window_of(const Spec& spec, size_t tensor, int64_t d) {
   return 2 * static_cast<int64_t>(half) + 1;
 }
 
+}  // namespace
+
 double sigma_of(const Spec& spec, size_t tensor, int64_t d) {
   if (spec.sigma > 0) return spec.sigma;
   const Ratio ratio = spec.ratio_of(tensor);
   if (cutoff_of(ratio, d) == 0) return 0;
   return 0.37478 / (static_cast<double>(ratio.numerator) / static_cast<double>(ratio.denominator));
+}
+
+int64_t detrend_radius(const Spec& spec, size_t tensor, int64_t d) {
+  if (spec.method == "lap") {
+    const int64_t window = window_of(spec, tensor, d);
+    return window ? window / 2 : -1;
+  }
+  const double sigma = sigma_of(spec, tensor, d);
+  return sigma > 0 ? static_cast<int64_t>(std::ceil(4 * sigma)) : -1;
 }
 
 }  // namespace specgrad

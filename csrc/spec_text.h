@@ -34,8 +34,10 @@ Spec parse_spec(const std::string& text);
 // floor(ratio * (d / 2 + 1)), exactly.
 int64_t cutoff_of(Ratio ratio, int64_t d);
 
-// Widths of the local averages; 0 where the layer is left alone.
-int64_t window_of(const Spec& spec, size_t tensor, int64_t d);
+// Width of the Gaussian; 0 where the layer is left alone.
 double sigma_of(const Spec& spec, size_t tensor, int64_t d);
+
+// Samples that a local average reaches on each side; -1 where the layer is left alone.
+int64_t detrend_radius(const Spec& spec, size_t tensor, int64_t d);
 
 }  // namespace specgrad

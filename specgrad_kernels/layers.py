@@ -1,4 +1,25 @@
-"""Which tensors of an architecture are filtered."""
+"""Which tensors of an architecture are filtered: the convolutions of its feature extractor.
+
+The decision is read off the flow of data, never off a name. ``torch.fx`` follows ``forward``
+symbolically, so no input is needed; a submodule that cannot be followed stays one opaque call and
+its children are followed on their own. A convolution is taken unless it is
+
+shortcut    one arm of a sum whose other arm leaves the same tensor and convolves more; the arm is
+            a single 1x1 convolution, or holds no activation. Where ``forward`` cannot be followed:
+            a 1x1 convolution that maps the channels its siblings map as a chain.
+transition  it reads a finished stage (a sum or concatenation, through norms and activations), more
+            convolutions follow, and it is 1x1 before a pooling (DenseNet), or its stride is its
+            kernel (the downsampling of ConvNeXt).
+gate        it reads globally pooled features: squeeze-and-excitation, or a dense layer in disguise.
+attention   a 1x1 convolution right before or after a product of activations.
+head        1x1, and no layer with weights and no sum comes after it (SqueezeNet, segmentation).
+transposed  it upsamples.
+
+Everything else that convolves counts: 1x1 bottlenecks, depthwise kernels, parallel branches, the
+stem. A model that contains attention and holds more weights in linear layers than in convolutions
+is a transformer: of it, only the layer first applied to the image is taken, be it a convolution or
+a linear layer on unfolded patches. Linear layers, embeddings, norms and biases are never taken.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +28,283 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
+from torch.nn.parameter import is_lazy
+
+from specgrad_kernels.flow import (
+    EMBEDDINGS,
+    HEAD,
+    LAYERS,
+    NORMS,
+    NOT_PATCHES,
+    OTHER,
+    SHORTCUT,
+    Flow,
+    first_linear,
+    is_scale,
+    kernels_of,
+    kernels_within,
+    looks_like_attention,
+    shortcut_by_shape,
+    trace,
+)
 
 Selector = str | Callable[[str, nn.Parameter], bool]
+PRESETS = ("auto", "paper_default", "spatial_only", "all_conv")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Selection:
-    """The parameters taken, by name, and for every parameter the reason."""
+    """The parameters taken, in the model's order, and for every parameter the reason.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 10))
+    >>> print(select_layers(model))
+    parameter  taken  shape    reason
+    0.weight   yes    8x3x3x3  convolution
+    0.bias     no              bias
+    2.weight   no              classifier head
+    2.bias     no              bias
+    1 of 4 tensors taken, 216 weights
+    """
 
     taken: dict[str, nn.Parameter]
     reasons: dict[str, str]
 
+    def __str__(self) -> str:
+        rows = [("parameter", "taken", "shape", "reason")]
+        for name, reason in self.reasons.items():
+            taken = self.taken.get(name)
+            shape = "" if taken is None else "x".join(map(str, taken.shape))
+            rows.append((name, "no" if taken is None else "yes", shape, reason))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        weights = sum(parameter.numel() for parameter in self.taken.values())
+        lines.append(f"{len(self.taken)} of {len(self.reasons)} tensors taken, {weights:,} weights")
+        return "\n".join(lines)
+
 
 def select_layers(model: nn.Module, select: Selector = "auto") -> Selection:
-    """Convolution weights (first version)."""
-    convolutions = {
-        f"{name}.weight" if name else "weight"
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
-    }
+    """Choose the parameters of ``model`` whose gradients are filtered.
+
+    select: ``"auto"`` or ``"paper_default"``: the rule above; ``"spatial_only"``: of those only
+        kernels larger than 1x1; ``"all_conv"``: every convolution; any other string: a regular
+        expression searched in the parameter's name; or a callable ``(name, parameter) -> bool``.
+
+    Frozen parameters are never taken, and tied ones appear once, under their first name.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3))
+    >>> list(select_layers(model, "spatial_only").taken)
+    ['0.weight', '2.weight']
+    >>> list(select_layers(model, r"^1\\.").taken)
+    ['1.weight', '1.bias']
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}")
+    named = dict(model.named_parameters())
+    for name, parameter in named.items():
+        if is_lazy(parameter):
+            raise ValueError(
+                f"model has the uninitialised lazy parameter {name!r}; run one forward pass first"
+            )
+    decide = _decision(model, select)
     taken, reasons = {}, {}
-    for name, parameter in model.named_parameters():
-        if callable(select):
-            take = bool(select(name, parameter))
-        elif select == "auto":
-            take = name in convolutions
-        else:
-            take = re.search(select, name) is not None
-        reasons[name] = "taken" if take else "not taken"
-        if take:
+    for name, parameter in named.items():
+        take, reasons[name] = decide(name, parameter)
+        if take and not parameter.requires_grad:
+            reasons[name] = f"frozen (requires_grad is False); otherwise taken: {reasons[name]}"
+        elif take:
             taken[name] = parameter
+    if not taken:
+        frozen = sum(not parameter.requires_grad for parameter in named.values())
+        raise ValueError(
+            f"select={select!r} takes none of the model's {len(named)} parameters ({frozen} of "
+            "them frozen); pass a regular expression or a callable that names the layers to filter"
+        )
     return Selection(taken, reasons)
+
+
+Decision = Callable[[str, nn.Parameter], tuple[bool, str]]
+
+
+def _decision(model: nn.Module, select: Selector) -> Decision:
+    if isinstance(select, str):
+        return _by_structure(model, select) if select in PRESETS else _by_regex(select)
+    if callable(select):
+        return lambda name, parameter: (
+            (True, "chosen by the callable")
+            if select(name, parameter)
+            else (False, "not chosen by the callable")
+        )
+    raise TypeError(
+        f"select must be one of {', '.join(PRESETS)}, a regular expression or a callable "
+        f"(name, parameter) -> bool; got {select!r} of type {type(select).__name__}"
+    )
+
+
+def _by_regex(select: str) -> Decision:
+    try:
+        pattern = re.compile(select)
+    except re.error as error:
+        raise ValueError(
+            f"select={select!r} is no regular expression ({error}); escape it with re.escape, or "
+            f"use one of {', '.join(PRESETS)}"
+        ) from None
+    return lambda name, parameter: (
+        (True, f"matches {select!r}")
+        if pattern.search(name)
+        else (False, f"does not match {select!r}")
+    )
+
+
+def _by_structure(model: nn.Module, preset: str) -> Decision:
+    structure = _Structure(model)
+
+    def decide(name: str, parameter: nn.Parameter) -> tuple[bool, str]:
+        take, reason = structure.verdict(parameter)
+        kernel = structure.kernels.get(id(parameter))
+        if kernel is None:
+            return take, reason
+        if preset == "all_conv" and not take:
+            return True, f"{reason}, taken by all_conv"
+        if preset == "spatial_only" and take and kernel.pointwise:
+            return False, "1x1 kernel, left out by spatial_only"
+        return take, reason
+
+    return decide
+
+
+class _Structure:
+    """What every parameter of a model is for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.kernels = {id(k.parameter): k for k in kernels_within(model)}
+        self.owners = {
+            id(parameter): module
+            for module in reversed(list(model.modules()))
+            for parameter in module._parameters.values()
+            if parameter is not None
+        }
+        self.flows: list[Flow] = []
+        self.unfollowed: list[nn.Module] = []
+        self._follow(model, set())
+        for flow in self.flows:
+            for node in flow.of_kind("conv"):
+                for kernel in flow.kernels[node]:
+                    self.kernels.setdefault(id(kernel.parameter), kernel)
+        self.excluded = self._excluded()
+        self.heads = self._heads()
+        self.patches = self._patch_embedding() if self._is_transformer() else None
+
+    def _follow(self, module: nn.Module, seen: set[int]) -> None:
+        if id(module) in seen or next(module.parameters(), None) is None:
+            return
+        seen.add(id(module))
+        graph, opaque = trace(module)
+        if graph is None:
+            opaque = [module]
+        else:
+            whole = len(list(module.parameters())) == len(self.owners)
+            self.flows.append(Flow(module, graph, whole))
+        for part in opaque:
+            self.unfollowed.append(part)
+            for child in part.children():
+                self._follow(child, seen)
+
+    def _excluded(self) -> dict[int, str]:
+        """Reasons by parameter; a shared kernel is excluded only where every use of it is."""
+        uses: dict[int, list[str | None]] = {}
+        forced = {
+            id(kernel.parameter): f"{SHORTCUT} (by its shape)"
+            for kernel in map(shortcut_by_shape, self.unfollowed)
+            if kernel is not None
+        }
+        last = self._last_kernel()
+        for flow in self.flows:
+            reasons = flow.excluded(last)
+            for node, kernels in flow.kernels.items():
+                for kernel in kernels:
+                    if flow.kind[node] == "conv":
+                        uses.setdefault(id(kernel.parameter), []).append(reasons.get(node))
+                    elif node in reasons:
+                        forced[id(kernel.parameter)] = reasons[node]
+        excluded = {key: why[0] for key, why in uses.items() if why[0] and all(why)}
+        return excluded | forced
+
+    def _last_kernel(self) -> int | None:
+        """The kernel registered last, if it is not the only one and no linear layer follows."""
+        layers = [m for m in self.model.modules() if kernels_of(m) or isinstance(m, nn.Linear)]
+        if len(layers) < 2 or isinstance(layers[-1], nn.Linear):
+            return None
+        return id(kernels_of(layers[-1])[0].parameter)
+
+    def _heads(self) -> set[int]:
+        """Linear layers that no other layer with weights comes after."""
+        heads: set[int] = set()
+        for flow in self.flows:
+            for node in flow.of_kind("linear") if flow.whole else ():
+                if node in flow.called and not any(map(flow.weighted, flow.after(node))):
+                    heads.update(map(id, flow.called[node].parameters()))
+        return heads
+
+    def _is_transformer(self) -> bool:
+        convolved = sum(kernel.parameter.numel() for kernel in self.kernels.values())
+        linear = sum(
+            parameter.numel()
+            for module in self.model.modules()
+            if isinstance(module, (nn.Linear, nn.MultiheadAttention))
+            for parameter in module._parameters.values()
+            if parameter is not None
+        )
+        return linear > convolved and self._attends()
+
+    def _attends(self) -> bool:
+        modules = list(self.model.modules())
+        if any(isinstance(module, nn.MultiheadAttention) for module in modules):
+            return True
+        # equal linear layers side by side are attention only if something can multiply them
+        multiplies = any(flow.of_kind("product") for flow in self.flows)
+        suspects = modules if multiplies else self.unfollowed
+        return any(flow.attends() for flow in self.flows) or any(
+            map(looks_like_attention, suspects)
+        )
+
+    def _patch_embedding(self) -> set[int]:
+        for flow in self.flows:
+            if flow.whole:
+                return set(map(id, flow.first_layers()))
+        if self.kernels:
+            return {next(iter(self.kernels))}
+        linear = first_linear(self.model)
+        return set() if linear is None else {id(linear)}
+
+    def verdict(self, parameter: nn.Parameter) -> tuple[bool, str]:
+        """Whether the paper's rule takes the parameter, and why."""
+        key = id(parameter)
+        if self.patches is not None and key in self.patches:
+            return True, "patch embedding"
+        if key not in self.kernels:
+            return False, self._reason_of_other(parameter)
+        if self.patches is not None:
+            return False, NOT_PATCHES
+        if key in self.excluded:
+            return False, self.excluded[key]
+        return True, "1x1 convolution" if self.kernels[key].pointwise else "convolution"
+
+    def _reason_of_other(self, parameter: nn.Parameter) -> str:
+        owner = self.owners[id(parameter)]
+        if isinstance(owner, EMBEDDINGS):
+            return "embedding"
+        if isinstance(owner, NORMS) or is_scale(owner):
+            return "norm or scale"
+        if parameter.dim() == 1 and isinstance(owner, LAYERS):
+            return "bias"
+        if isinstance(owner, nn.Linear):
+            return HEAD if id(parameter) in self.heads else "linear layer"
+        if isinstance(owner, nn.MultiheadAttention):
+            return "attention weight"
+        if isinstance(owner, nn.RNNBase):
+            return "recurrent weight"
+        return OTHER

@@ -120,7 +120,8 @@ def apply(grads: Iterable[Tensor | None], spec: FilterSpec, backend: str = "auto
 
 
 def _run(grads: list[Tensor], spec: FilterSpec, backend: str) -> None:
-    checks.check_kind(grads[0], 0)
+    if not isinstance(grads[0], Tensor) or grads[0].is_meta:
+        checks.check_grads(grads, spec)
     choose(backend, spec, grads[0].device.type).run(grads, spec)
 
 

@@ -99,6 +99,10 @@ class FilterSpec:
                 raise ValueError("order must hold every index from 0 to its length - 1 once")
             object.__setattr__(self, "order", permutation)
 
+    def __hash__(self) -> int:
+        """Of the text, which is made once: specs are looked up on every call."""
+        return hash((self.text, self.order))
+
     def ratio_of(self, index: int) -> Fraction:
         """The ratio of the ``index``-th tensor."""
         return self.ratio[index] if isinstance(self.ratio, tuple) else self.ratio  # type: ignore[return-value]

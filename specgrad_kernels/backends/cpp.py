@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -27,10 +28,10 @@ def _load() -> tuple[ModuleType | None, str | None]:
         return None, f"the native library was not built ({_REMEDY})"
     try:
         torch.ops.load_library(libraries[0])
-        from specgrad_kernels import _design
+        module = importlib.import_module("specgrad_kernels._design")
     except (OSError, ImportError, RuntimeError) as error:
         return None, f"the native library does not load: {error} ({_REMEDY})"
-    return _design, None
+    return module, None
 
 
 design, _WHY_NOT = _load()
@@ -57,8 +58,8 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
             checks.check_grads(grads, spec)
             break
     try:
-        torch.ops.specgrad.filter_grads_(grads, spec.text)
-    except RuntimeError:
+        torch.ops.specgrad.filter_grads_.default(grads, spec.text)
+    except (RuntimeError, ValueError):
         checks.check_grads(grads, spec)
         if spec.nonfinite == "raise":
             checks.check_finite(grads)

@@ -1,0 +1,47 @@
+#include "cpu.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace specgrad {
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::avx512: return "avx512";
+    case Isa::avx2: return "avx2";
+    case Isa::portable: return "portable";
+  }
+  return "";
+}
+
+int vector_bytes(Isa isa) {
+  switch (isa) {
+    case Isa::avx512: return 64;
+    case Isa::avx2: return 32;
+    case Isa::portable: return 16;
+  }
+  return 0;
+}
+
+bool cpu_runs(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512) return __builtin_cpu_supports("x86-64-v4");
+  if (isa == Isa::avx2) return __builtin_cpu_supports("x86-64-v3");
+#endif
+  return isa == Isa::portable;
+}
+
+Isa chosen_isa() {
+  static const Isa chosen = [] {
+    const char* wanted = std::getenv("SPECGRAD_ISA");
+    for (Isa isa : kIsas) {
+      if (cpu_runs(isa) && (!wanted || !*wanted || std::strcmp(wanted, isa_name(isa)) == 0)) {
+        return isa;
+      }
+    }
+    return Isa::portable;
+  }();
+  return chosen;
+}
+
+}  // namespace specgrad

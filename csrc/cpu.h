@@ -1,0 +1,22 @@
+// Which instruction set the kernels use. Needs no kernel, so that the Python module can ask too.
+#pragma once
+
+namespace specgrad {
+
+enum class Isa { portable, avx2, avx512 };
+
+constexpr Isa kIsas[] = {Isa::avx512, Isa::avx2, Isa::portable};  // the widest first
+
+const char* isa_name(Isa isa);
+int vector_bytes(Isa isa);
+bool cpu_runs(Isa isa);
+
+// The widest that this CPU runs, or the one that SPECGRAD_ISA names.
+Isa chosen_isa();
+
+template <class T>
+int chosen_lanes() {
+  return vector_bytes(chosen_isa()) / static_cast<int>(sizeof(T));
+}
+
+}  // namespace specgrad

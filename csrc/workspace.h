@@ -1,0 +1,83 @@
+// Memory that a filter needs, in numbers of its precision: `shared` once a signal, `scratch` once
+// a thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "design.h"
+
+namespace specgrad {
+
+// A tile of vectors, each element complex.
+inline int64_t circulant_scratch(const GridShape& grid, int lanes) {
+  return 2 * std::max(grid.rows, grid.columns) * lanes;
+}
+
+// Cells handled at once when a gradient must be copied to be read.
+constexpr int64_t kSpreadCells = 64;
+
+// Room for wrapped cells before the first and after the last, in whole cache lines.
+inline int64_t band_margin(int width, int lanes) { return ceil_div(width + lanes, 16) * 16; }
+
+inline int64_t band_shared(const FftDesign& design, int lanes) {
+  return design.d / design.hop + 2 * band_margin(design.width, lanes);
+}
+
+inline int64_t band_scratch(const FftDesign& design, int lanes) {
+  const int64_t copied = (kSpreadCells + lanes + design.width) * design.hop + 2 * lanes;
+  return std::max(circulant_scratch(design.grid, lanes), copied);
+}
+
+// Samples copied at once by the whole transform when it cannot work in place.
+constexpr int64_t kFullStrip = 1024;
+
+inline bool works_in_place(const FftDesign& design, bool direct) {
+  return direct && design.strategy == Strategy::full;
+}
+
+inline int64_t fft_shared(const FftDesign& design, int lanes, bool direct) {
+  switch (design.strategy) {
+    case Strategy::identity:
+    case Strategy::dense: return 0;
+    case Strategy::band: return band_shared(design, lanes);
+    case Strategy::full:
+    case Strategy::padded: return works_in_place(design, direct) ? 0 : design.grid_size();
+  }
+  return 0;
+}
+
+inline int64_t fft_scratch(const FftDesign& design, int lanes) {
+  switch (design.strategy) {
+    case Strategy::identity: return 0;
+    case Strategy::dense: return design.d + 2 * design.cutoff - 1;
+    case Strategy::band: return band_scratch(design, lanes);
+    case Strategy::full:
+    case Strategy::padded: return std::max(circulant_scratch(design.grid, lanes), kFullStrip);
+  }
+  return 0;
+}
+
+// Samples a thread filters before it saves what the next ones need.
+inline int64_t detrend_tile(int64_t radius) { return std::max<int64_t>(2048, radius); }
+
+// Samples between two points at which threads may part.
+inline int64_t detrend_chunk(int64_t radius) { return std::max<int64_t>(1 << 16, 8 * radius); }
+
+inline int64_t detrend_shared(int64_t d, int64_t radius) {
+  return 2 * radius * ceil_div(d, detrend_chunk(radius));
+}
+
+// One level of a moving sum, rounded up so that whole vectors can be written.
+inline int64_t moving_sum_level(int64_t length, int64_t window, int lanes) {
+  return ceil_div(length + window - 1, 4 * lanes) * 4 * lanes;
+}
+
+inline int64_t detrend_scratch(int64_t radius, bool box, int lanes) {
+  const int64_t tile = detrend_tile(radius), window = 2 * radius + 1;
+  int64_t levels = 0;
+  for (int64_t width = 4; box && width <= window; width *= 4) ++levels;
+  return 2 * tile + 2 * radius + 4 * lanes + levels * moving_sum_level(tile, window, lanes);
+}
+
+}  // namespace specgrad

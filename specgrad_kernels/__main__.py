@@ -1,0 +1,45 @@
+"""``python -m specgrad_kernels``: what runs here, what does not, and how to change that."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+
+import torch
+
+import specgrad_kernels
+from specgrad_kernels import backends
+from specgrad_kernels.backends import cpp
+
+
+def machine_report() -> str:
+    """Versions, CPU features, threads and backends, one fact a line."""
+    lines = [
+        f"specgrad {specgrad_kernels.__version__}",
+        f"torch {torch.__version__}, Python {platform.python_version()}, {platform.platform()}",
+        f"threads {torch.get_num_threads()}",
+    ]
+    if cpp.design is not None:
+        features = [name for name, runs in cpp.design.cpu_features().items() if runs]
+        lines.append(f"CPU runs {', '.join(features)}; used: {cpp.design.instruction_set()}")
+    lines.append("backends, the preferred one first:")
+    for name, reason in backends.report().items():
+        lines.append(f"  {name:8} {'available' if reason is None else 'not available: ' + reason}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the report."""
+    parser = argparse.ArgumentParser(
+        prog="python -m specgrad_kernels",
+        description="Show which filter backends run on this machine, why the others do not, "
+        "and the command that would enable them.",
+    )
+    parser.parse_args(arguments)
+    print(machine_report())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

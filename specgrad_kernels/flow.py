@@ -1,0 +1,461 @@
+"""How data flows through a model, followed symbolically, and the role of each convolution."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+from torch.nn.modules import batchnorm, pooling
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+NORMS = (batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_POOLS = tuple(getattr(pooling, name) for name in pooling.__all__)
+LAYERS = (
+    *_CONVOLUTIONS,
+    *_TRANSPOSED,
+    *NORMS,
+    *EMBEDDINGS,
+    *_POOLS,
+    nn.Linear,
+    nn.MultiheadAttention,
+)
+_LINEAR_MAPS = (*NORMS, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+_CONVOLVE = (functional.conv1d, functional.conv2d, functional.conv3d)
+_POOL = tuple(getattr(functional, name) for name in dir(functional) if "_pool" in name)
+_SUM = (operator.add, operator.iadd, torch.add, "add", "add_")
+_JOIN = (torch.cat, torch.concat, torch.concatenate)
+_ATTEND = functional.scaled_dot_product_attention
+_PRODUCT = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, operator.matmul, "matmul", "bmm")
+_SOFTMAX = (functional.softmax, torch.softmax, "softmax")
+_REDUCE = (torch.mean, torch.amax, torch.max, "mean", "amax", "max")
+_SIZE = ("size", "dim", "numel")
+_SHAPED_LIKE = ("view_as", "reshape_as", "expand_as", "type_as")
+
+SHORTCUT = "shortcut projection"
+TRANSITION = "transition between stages"
+GATE = "convolution of globally pooled features (gate or head)"
+ATTENTION = "attention projection"
+HEAD = "classifier head"
+TRANSPOSED = "transposed convolution: upsampling"
+OTHER = "token, position, scale or other tensor that convolves nothing"
+NOT_PATCHES = "convolution of a transformer, not its patch embedding"
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """The weight of one convolution."""
+
+    parameter: nn.Parameter
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    channels: tuple[int, int]
+    transposed: bool = False
+
+    @property
+    def pointwise(self) -> bool:
+        return all(extent == 1 for extent in self.size)
+
+    @property
+    def cuts_patches(self) -> bool:
+        return self.size == self.stride and not self.pointwise
+
+
+def kernels_of(module: nn.Module) -> list[_Kernel]:
+    """The kernel of a convolution; under weight or spectral norm, the tensor it is made from."""
+    if not isinstance(module, (*_CONVOLUTIONS, *_TRANSPOSED)):
+        return []
+    transposed = isinstance(module, _TRANSPOSED)
+    channels = (module.in_channels, module.out_channels)
+    rows, columns = reversed(channels) if not transposed else channels
+    shape = (rows, columns // module.groups, *module.kernel_size)
+    return [
+        _Kernel(parameter, module.kernel_size, module.stride, channels, transposed)
+        for parameter in module.parameters()
+        if tuple(parameter.shape) == shape
+    ]
+
+
+def kernels_within(module: nn.Module) -> list[_Kernel]:
+    return [kernel for inner in module.modules() for kernel in kernels_of(inner)]
+
+
+def is_scale(module: nn.Module) -> bool:
+    """Norms and scales written by hand: no children, and vectors for parameters."""
+    parameters = list(module.parameters())
+    return (
+        bool(parameters)
+        and not list(module.children())
+        and all(p.dim() < 2 or p.numel() == max(p.shape) for p in parameters)
+    )
+
+
+class _Tracer(fx.Tracer):
+    """Follows one module's forward; a submodule it cannot follow stays one opaque call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opaque: list[nn.Module] = []
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return (
+            isinstance(m, LAYERS) or is_scale(m) or super().is_leaf_module(m, module_qualified_name)
+        )
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        followed, stack = len(self.graph.nodes), self.module_stack.copy()
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            # any forward may fail in any way on symbols; what it recorded until then is void
+            for node in reversed(list(self.graph.nodes)[followed:]):
+                self.graph.erase_node(node)
+            self.module_stack = stack
+            self.opaque.append(m)
+            return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
+
+
+def trace(module: nn.Module) -> tuple[fx.Graph | None, list[nn.Module]]:
+    """The graph of ``forward``, or None if it cannot be followed, and the opaque submodules."""
+    tracer = _Tracer()
+    try:
+        arguments = inspect.signature(module.forward).parameters.values()
+        defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
+        return tracer.trace(module, defaults or None), tracer.opaque
+    except Exception:
+        # the caller then follows the children, and judges the module itself by its shapes
+        return None, []
+
+
+class Flow:
+    """The data flow of one traced module.
+
+    whole: the module holds all of the model's parameters, so its input and output are the model's.
+    kind: what each node does; ``inputs``: the nodes whose activations it reads, without sizes
+    and weights; ``ancestors``: a bit set over the positions of all nodes it depends on.
+    """
+
+    def __init__(self, module: nn.Module, graph: fx.Graph, whole: bool) -> None:
+        self.module = module
+        self.whole = whole
+        self.nodes = list(graph.nodes)
+        self.position = {node: index for index, node in enumerate(self.nodes)}
+        self.kind: dict[fx.Node, str] = {}
+        self.inputs: dict[fx.Node, list[fx.Node]] = {}
+        self.ancestors: dict[fx.Node, int] = {}
+        self.kernels: dict[fx.Node, list[_Kernel]] = {}
+        self.called = {
+            node: module.get_submodule(str(node.target))
+            for node in self.nodes
+            if node.op == "call_module"
+        }
+        for node in self.nodes:
+            inputs = [i for i in node.all_input_nodes if self.kind[i] not in ("constant", "size")]
+            # these read only the shape or type of their second operand
+            inputs = inputs[:1] if node.target in _SHAPED_LIKE else inputs
+            self.inputs[node] = inputs
+            self.kind[node] = self._kind_of(node, len(inputs))
+            self.ancestors[node] = 0
+            for source in inputs:
+                self.ancestors[node] |= self.ancestors[source] | 1 << self.position[source]
+            self.kernels[node] = self._kernels_at(node)
+
+    def _kind_of(self, node: fx.Node, inputs: int) -> str:
+        if node.op in ("placeholder", "output"):
+            return node.op
+        if inputs == 0:
+            return "constant"
+        if node.op == "call_module":
+            return self._kind_of_module(self.called[node])
+        if node.target in _SIZE or (
+            node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype")
+        ):
+            return "size"
+        if node.target in _CONVOLVE:
+            return "conv"
+        if node.target is functional.linear:
+            return "linear"
+        if node.target in _POOL:
+            adaptive = "adaptive" in getattr(node.target, "__name__", "")
+            return _kind_of_pool(_argument(node, 1, "output_size", "kernel_size"), adaptive)
+        if node.target in _REDUCE and _reduces_space(_argument(node, 1, "dim", "axis")):
+            return "global pool"
+        if node.target is _ATTEND:
+            return "product"
+        several = {"sum": _SUM, "product": _PRODUCT}
+        for kind, targets in several.items():
+            if inputs > 1 and node.target in targets:
+                return kind
+        return "join" if node.target in _JOIN else "other"
+
+    def _kind_of_module(self, module: nn.Module) -> str:
+        kinds = {
+            "conv": (*_CONVOLUTIONS, *_TRANSPOSED),
+            "linear": (nn.Linear,),
+            "embedding": EMBEDDINGS,
+            "linear map": _LINEAR_MAPS,
+        }
+        for kind, classes in kinds.items():
+            if isinstance(module, classes):
+                return kind
+        if isinstance(module, _POOLS):
+            return _kind_of_pool(getattr(module, "output_size", None), adaptive=True)
+        if is_scale(module):
+            return "linear map"
+        has_weights = next(module.parameters(), None) is not None
+        return "opaque" if has_weights else "other"
+
+    def _kernels_at(self, node: fx.Node) -> list[_Kernel]:
+        if node.op == "call_module":
+            return kernels_within(self.called[node])
+        if self.kind[node] != "conv":
+            return []
+        stride = _argument(node, 3, "stride")
+        kernels = []
+        for weight in self._parameters_behind(node):
+            size = tuple(weight.shape[2:])
+            several = isinstance(stride, (tuple, list))
+            strides = tuple(stride) if several else (stride or 1,) * len(size)
+            channels = (weight.shape[1], weight.shape[0])
+            kernels.append(_Kernel(weight, size, strides, channels))
+        return kernels
+
+    def _parameters_behind(self, node: fx.Node) -> Iterator[nn.Parameter]:
+        """The kernels a functional convolution uses, possibly standardised on the way."""
+        constants = [i for i in node.all_input_nodes if self.kind[i] == "constant"]
+        for constant in constants:
+            if constant.op == "get_attr":
+                value = operator.attrgetter(str(constant.target))(self.module)
+                if isinstance(value, nn.Parameter) and value.dim() > 2:
+                    yield value
+            yield from self._parameters_behind(constant)
+
+    def weighted(self, node: fx.Node) -> bool:
+        return self.kind[node] in ("conv", "linear", "embedding", "opaque")
+
+    def before(self, node: fx.Node) -> Iterator[fx.Node]:
+        """What the node reads, back through norms, activations and reshapes to its source."""
+        while len(self.inputs[node]) == 1:
+            node = self.inputs[node][0]
+            yield node
+            if self.kind[node] not in ("other", "linear map"):
+                return
+
+    def source(self, node: fx.Node) -> fx.Node:
+        """The last node of ``before``, or the node itself if it reads several."""
+        return [node, *self.before(node)][-1]
+
+    def after(self, node: fx.Node) -> list[fx.Node]:
+        """All nodes that depend on the node."""
+        bit = 1 << self.position[node]
+        return [later for later in self.nodes if self.ancestors[later] & bit]
+
+    def of_kind(self, kind: str) -> list[fx.Node]:
+        return [node for node in self.nodes if self.kind[node] == kind]
+
+    def attends(self) -> bool:
+        """Whether a product of activations is weighted by a softmax."""
+        for product in self.of_kind("product"):
+            if product.target is _ATTEND:
+                return True
+            for read in self.inputs[product]:
+                for node in (read, *self.before(read)):
+                    if node.target in _SOFTMAX or isinstance(self.called.get(node), nn.Softmax):
+                        return True
+        return False
+
+    def excluded(self, last: int | None) -> dict[fx.Node, str]:
+        """Why a convolution of this flow is not part of the feature extractor.
+
+        ``last``: identity of the last kernel of the model if no linear layer comes after it.
+        """
+        reasons: dict[fx.Node, str] = {}
+        for node in self.of_kind("conv"):
+            if any(kernel.transposed for kernel in self.kernels[node]):
+                reasons[node] = TRANSPOSED
+            elif self._reads_pooled(node):
+                reasons[node] = GATE
+            elif self._is_transition(node):
+                reasons[node] = TRANSITION
+            elif self._is_head(node, last):
+                reasons[node] = HEAD
+        for node in self._attention_projections():
+            reasons[node] = ATTENTION
+        for node in self._shortcuts():
+            reasons[node] = SHORTCUT
+        return reasons
+
+    def _pointwise(self, node: fx.Node) -> bool:
+        return bool(self.kernels[node]) and all(k.pointwise for k in self.kernels[node])
+
+    def _reads_pooled(self, node: fx.Node) -> bool:
+        source = self.source(node)
+        while source is not node and self.kind[source] in ("conv", "linear"):
+            node, source = source, self.source(source)
+        return self.kind[source] == "global pool"
+
+    def _is_transition(self, node: fx.Node) -> bool:
+        cuts = any(kernel.cuts_patches for kernel in self.kernels[node])
+        pooled = self._pointwise(node) and any(self.source(p) is node for p in self.of_kind("pool"))
+        return (cuts or pooled) and self._reads_stage(node) and self._leads_on(node)
+
+    def _reads_stage(self, node: fx.Node) -> bool:
+        path = list(self.before(node))
+        source = path[-1] if path else node
+        if self.kind[source] == "placeholder":
+            # a part of a model: what it reads is unseen, but a norm first says it is no image
+            return not self.whole and any(self.kind[n] == "linear map" for n in path)
+        return self.kind[source] in ("sum", "join") or (
+            self.kind[source] == "opaque" and bool(self.kernels[source])
+        )
+
+    def _leads_on(self, node: fx.Node) -> bool:
+        return not self.whole or any(self.kernels[later] for later in self.after(node))
+
+    def _is_head(self, node: fx.Node, last: int | None) -> bool:
+        if not self._pointwise(node) or not (
+            self.whole or any(id(kernel.parameter) == last for kernel in self.kernels[node])
+        ):
+            return False
+        before = self.ancestors[node]
+        follows = any(self.kernels[n] and before >> self.position[n] & 1 for n in self.nodes)
+        return (follows or not self.whole) and not any(
+            self.weighted(later)
+            or self.kind[later] == "sum"
+            or (later in self.called and any(True for _ in self.called[later].parameters()))
+            for later in self.after(node)
+        )
+
+    def _attention_projections(self) -> Iterator[fx.Node]:
+        for product in self.of_kind("product"):
+            for read in self.inputs[product]:
+                # the read node itself may be the projection
+                source = read if self.weighted(read) else self.source(read)
+                if self.weighted(source) and (
+                    self.kind[source] == "linear" or self._pointwise(source)
+                ):
+                    yield source
+        for node in self.of_kind("conv"):
+            if self._pointwise(node) and self.kind[self.source(node)] == "product":
+                yield node
+
+    def _shortcuts(self) -> Iterator[fx.Node]:
+        for total in self.of_kind("sum"):
+            for one, other in (self.inputs[total][:2], self.inputs[total][1::-1]):
+                arm = self._arm(one, other)
+                if self._is_projection(arm, self._arm(other, one)):
+                    yield from (node for node in arm if self.kernels[node])
+
+    def _arm(self, end: fx.Node, other: fx.Node) -> list[fx.Node]:
+        """The nodes that lead to ``end`` and not to ``other``."""
+        own = self.ancestors[end] | 1 << self.position[end]
+        own &= ~(self.ancestors[other] | 1 << self.position[other])
+        return [node for node in self.nodes if own >> self.position[node] & 1]
+
+    def _is_projection(self, arm: list[fx.Node], other: list[fx.Node]) -> bool:
+        mine = [kernel for node in arm for kernel in self.kernels[node]]
+        theirs = [kernel for node in other for kernel in self.kernels[node]]
+        if not mine or any(self.kind[node] == "placeholder" for node in (*arm, *other)):
+            return False
+        pointwise = all(kernel.pointwise for kernel in mine)
+        spatial = any(not kernel.pointwise for kernel in theirs)
+        weaker = len(mine) < len(theirs) or (
+            len(mine) == len(theirs) == 1 and pointwise and spatial
+        )
+        straight = all(
+            self.kernels[node] or self.kind[node] in ("linear map", "pool") for node in arm
+        )
+        return weaker and (straight or (len(mine) == 1 and pointwise))
+
+    def first_layers(self) -> list[nn.Parameter]:
+        """The convolutions applied to an input before any other layer, or else the linear ones."""
+        weighted = [node for node in self.nodes if self.weighted(node)]
+        barred = set(self._attention_projections())
+        mask = sum(1 << self.position[node] for node in weighted)
+        first = [n for n in weighted if n not in barred and not self.ancestors[n] & mask]
+        convolutions = [kernels[0].parameter for n in first if (kernels := self.kernels[n])]
+        linears = (first_linear(self.called[n]) for n in first if n in self.called)
+        return convolutions or [linear for linear in linears if linear is not None]
+
+
+def first_linear(module: nn.Module) -> nn.Parameter | None:
+    """The weight of the first layer that is no norm, if that layer is a linear one."""
+    if isinstance(module, nn.Linear):
+        return next(module.parameters())
+    if looks_like_attention(module):
+        return None
+    layers = (m for m in module.children() if list(m.parameters()) and not is_scale(m))
+    first = next(layers, None)
+    return None if first is None else first_linear(first)
+
+
+def _argument(node: fx.Node, position: int, *names: str) -> Any:
+    if len(node.args) > position:
+        return node.args[position]
+    return next((node.kwargs[name] for name in names if name in node.kwargs), None)
+
+
+def _kind_of_pool(size: Any, adaptive: bool) -> str:
+    """A pooling to one value is global; so is one whose window is computed from the input."""
+    sizes = size if isinstance(size, (tuple, list)) else (size,)
+    whole = any((adaptive and s == 1) or (not adaptive and isinstance(s, fx.Node)) for s in sizes)
+    return "global pool" if whole else "pool"
+
+
+def _reduces_space(dims: Any) -> bool:
+    dims = dims if isinstance(dims, (tuple, list)) else (dims,)
+    return all(dim in (2, 3, 4, -1, -2) for dim in dims)
+
+
+def looks_like_attention(module: nn.Module) -> bool:
+    """Query, key and value projections side by side, fused or not, and one that leads back."""
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    if isinstance(module, (nn.Sequential, nn.ModuleList)):
+        return False
+    shapes = []
+    for child in module.children():
+        layers = child.children() if isinstance(child, nn.Sequential) else (child,)
+        shapes += [(m.in_features, m.out_features) for m in layers if isinstance(m, nn.Linear)]
+    for width, inner in set(shapes):
+        if inner % 3 == 0 and (inner // 3, width) in shapes:
+            return True
+        back = shapes.count((inner, width)) - (3 if width == inner else 0)
+        if shapes.count((width, inner)) >= 3 and back > 0:
+            return True
+    return False
+
+
+def shortcut_by_shape(module: nn.Module) -> _Kernel | None:
+    """The 1x1 convolution that maps the channels which its siblings map as a chain.
+
+    The last convolution of a bottleneck can trade places with the shortcut when the block keeps
+    its width; the shortcut is then the one inside a container, or else the one made last.
+    """
+    arms = [(child, kernels_within(child)) for child in module.children()]
+    found: list[tuple[bool, int, _Kernel]] = []
+    for child, arm in arms:
+        others = [kernel for other, kernels in arms if other is not child for kernel in kernels]
+        if len(arm) != 1 or not arm[0].pointwise or not others:
+            continue
+        chain = all(a.channels[1] == b.channels[0] for a, b in pairwise(others))
+        ends = (others[0].channels[0], others[-1].channels[1])
+        longer = len(others) > 1 or not others[0].pointwise
+        if chain and longer and ends == arm[0].channels:
+            found.append((not isinstance(child, _CONVOLUTIONS), len(found), arm[0]))
+    return max(found)[-1] if found else None

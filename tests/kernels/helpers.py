@@ -1,0 +1,31 @@
+"""The float64 truth, and what the tests measure against it."""
+
+import torch
+
+from specgrad_kernels import filter_grads_
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+# relative l2 distance to the float64 reference; half types are rounded once at the end
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-13, torch.bfloat16: 3e-3, torch.float16: 4e-4}
+
+
+def truth(grad, **options):
+    """The filtered gradient by the reference equations in float64."""
+    exact = grad.detach().double().contiguous().clone()
+    options.pop("strategy", None)
+    options.pop("backend", None)
+    filter_grads_([exact], backend="torch", **options)
+    return exact
+
+
+def distance(actual, expected):
+    """Relative l2 distance, absolute where the expected norm is zero."""
+    norm = expected.norm().item()
+    return (actual.double() - expected).norm().item() / (norm or 1.0)
+
+
+def filtered(grad, **options):
+    """A filtered copy with the same strides."""
+    copy = torch.empty_strided(grad.shape, grad.stride(), dtype=grad.dtype).copy_(grad)
+    filter_grads_([copy], **options)
+    return copy

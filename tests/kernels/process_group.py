@@ -1,0 +1,41 @@
+"""Process groups for tests; a module of its own because spawned processes import it."""
+
+import contextlib
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from specgrad_kernels import FilterPlan
+
+
+@contextlib.contextmanager
+def single_process_group():
+    with tempfile.NamedTemporaryFile() as rendezvous:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{rendezvous.name}", rank=0, world_size=1
+        )
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+def train_in_parallel(rank, folder):
+    """One step of two data-parallel processes with an attached plan."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
+    )
+    torch.manual_seed(0)
+    model = nn.Conv2d(8, 16, 3)
+    parallel = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.0)
+    FilterPlan.for_model(model).attach(optimizer)
+    torch.manual_seed(rank + 1)
+    parallel(torch.randn(4, 8, 6, 6)).square().mean().backward()
+    averaged = model.weight.grad.clone()
+    optimizer.step()
+    torch.save({"averaged": averaged, "filtered": model.weight.grad}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()

@@ -1,0 +1,241 @@
+"""FilterPlan in training loops: hooks, scaling, accumulation, copies, threads, processes."""
+
+import copy
+import pickle
+import threading
+
+import pytest
+import torch
+from helpers import distance, truth
+from torch import nn
+
+from specgrad_kernels import FilterPlan, FilterSpec, available_backends, filter_grads_
+
+
+def small_model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.GroupNorm(2, 16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+
+
+def backward(model, seed=0):
+    torch.manual_seed(seed)
+    loss = nn.functional.cross_entropy(model(torch.randn(8, 3, 8, 8)), torch.randint(10, (8,)))
+    loss.backward()
+    return loss
+
+
+def test_plan_filters_selected_layers_only():
+    model = small_model()
+    backward(model)
+    before = {name: p.grad.clone() for name, p in model.named_parameters()}
+    plan = FilterPlan.for_model(model)
+    plan.filter_grads_()
+    assert plan.names == ["0.weight", "3.weight"]
+    for name, parameter in model.named_parameters():
+        if name in plan.names:
+            assert distance(parameter.grad, truth(before[name])) < 1e-6
+        else:
+            assert torch.equal(parameter.grad, before[name])
+
+
+def test_plan_survives_reallocated_and_missing_gradients():
+    model = small_model()
+    plan = FilterPlan.for_model(model)
+    plan.filter_grads_()  # no gradients yet
+    for seed in range(3):
+        model.zero_grad(set_to_none=True)
+        backward(model, seed)
+        exact = truth(model[3].weight.grad)
+        plan.filter_grads_()
+        assert distance(model[3].weight.grad, exact) < 1e-6
+
+
+def test_plan_takes_gradients_of_its_own_layout():
+    model = small_model()
+    plan = FilterPlan.for_model(model, FilterSpec(batch_dims=1))
+    stacks = [torch.randn(5, *p.shape) for p in plan.parameters]
+    exact = truth(stacks[1][2])
+    plan.filter_grads_(stacks)
+    assert distance(stacks[1][2], exact) < 1e-6
+    with pytest.raises(ValueError, match="the plan has 2 layers; got 1 gradients"):
+        plan.filter_grads_(stacks[:1])
+
+
+@pytest.mark.parametrize("optimizer_type", [torch.optim.SGD, torch.optim.AdamW])
+def test_attached_plan_equals_calling_it(optimizer_type):
+    by_hand, attached = small_model(), small_model()
+    optimizers = [optimizer_type(m.parameters(), lr=0.05) for m in (by_hand, attached)]
+    plan = FilterPlan.for_model(by_hand)
+    handle = FilterPlan.for_model(attached).attach(optimizers[1])
+    for seed in range(3):
+        backward(by_hand, seed)
+        plan.filter_grads_()
+        optimizers[0].step()
+        backward(attached, seed)
+        optimizers[1].step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    assert torch.equal(by_hand[3].weight, attached[3].weight)
+    handle.remove()
+    backward(attached)
+    unfiltered = attached[3].weight.grad.clone()
+    optimizers[1].step()
+    assert torch.equal(attached[3].weight.grad, unfiltered)
+
+
+def test_closures_and_foreign_optimizers_are_refused():
+    model = small_model()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    FilterPlan.for_model(model).attach(optimizer)
+    before = model[3].weight.clone()
+    with pytest.raises(RuntimeError, match=r"optimizer.step\(closure\) computes gradients after"):
+        optimizer.step(lambda: backward(model))
+    assert torch.equal(model[3].weight, before)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    FilterPlan.for_model(model).attach(plain)
+    plain.step(None)  # no closure
+    with pytest.raises(RuntimeError, match="closure"):
+        plain.step(closure=lambda: backward(model))
+    with pytest.raises(ValueError, match=r"does not update 0\.weight, which the plan filters"):
+        FilterPlan.for_model(model).attach(torch.optim.SGD(model[6].parameters(), lr=0.1))
+
+
+def test_gradient_accumulation_filters_the_sum():
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    FilterPlan.for_model(model).attach(optimizer)
+    backward(model, 1)
+    backward(model, 2)
+    exact = truth(model[3].weight.grad)
+    optimizer.step()
+    assert distance(model[3].weight.grad, exact) < 1e-6
+
+
+def test_grad_scaler_hands_over_unscaled_gradients():
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    FilterPlan.for_model(model).attach(optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    plain = small_model()
+    backward(plain)
+    exact = truth(plain[3].weight.grad)
+    torch.manual_seed(0)
+    loss = nn.functional.cross_entropy(model(torch.randn(8, 3, 8, 8)), torch.randint(10, (8,)))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    assert distance(model[3].weight.grad, exact) < 1e-5
+
+
+def test_deepcopy_follows_the_copied_model():
+    model = small_model()
+    pair = copy.deepcopy({"plan": FilterPlan.for_model(model), "model": model})
+    assert pair["plan"].parameters[1] is pair["model"][3].weight
+    backward(pair["model"])
+    exact = truth(pair["model"][3].weight.grad)
+    pair["plan"].filter_grads_()
+    assert distance(pair["model"][3].weight.grad, exact) < 1e-6
+    assert model[3].weight.grad is None
+
+
+def test_pickle_keeps_spec_and_layers_and_asks_for_a_model():
+    plan = FilterPlan.for_model(small_model(), FilterSpec(method="lap", ratio=0.1))
+    data = pickle.dumps(plan)
+    assert len(data) < 2000  # no weights inside
+    restored = pickle.loads(data)
+    assert restored.spec == plan.spec
+    assert restored.names == plan.names
+    with pytest.raises(RuntimeError, match=r"call plan.bind\(model\) first"):
+        restored.filter_grads_()
+    other = small_model(3)
+    backward(other)
+    restored.bind(other).filter_grads_()
+    assert other[3].weight.grad.mean().abs() < 1e-6
+    with pytest.raises(ValueError, match=r"the plan filters 0\.weight of shape"):
+        restored.bind(nn.Linear(3, 3))
+
+
+def test_describe_says_what_happens_to_each_layer(native):
+    model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.Conv2d(4, 4, 1), nn.Conv2d(3, 16, 3))
+    plan = FilterPlan.for_model(model, select=r"weight")
+    text = plan.describe()
+    rows = {line.split()[0]: line for line in text.splitlines()}
+    assert "64x64x3x3" in rows["0.weight"]
+    assert "36,864" in rows["0.weight"]
+    assert "921" in rows["0.weight"]
+    assert "band /" in rows["0.weight"]
+    assert "identity" in rows["1.weight"]
+    assert "dense" in rows["2.weight"]
+    assert text.splitlines()[-1] == "3 layers, 37,312 weights, fft on cpp"
+    bounds = [layer.error_bound for layer in plan.layers]
+    assert bounds[1] == 0
+    assert all(bound < 2e-6 for bound in bounds)
+
+
+def test_describe_on_the_reference_backend():
+    plan = FilterPlan.for_model(small_model(), FilterSpec(method="random"))
+    assert "stacked random" in plan.describe()
+    assert "on torch" in plan.describe()
+    assert "0 layers" in FilterPlan([]).describe()
+
+
+def test_workspace_stays_small(native):
+    shapes = [(64, 64, 3, 3)] * 5 + [(32, 32, 3, 3)] * 5
+    plan = FilterPlan((str(i), nn.Parameter(torch.zeros(shape))) for i, shape in enumerate(shapes))
+    gradients = 4 * sum(layer.d for layer in plan.layers)
+    assert max(layer.workspace_bytes for layer in plan.layers) < 0.3 * gradients
+
+
+def test_many_python_threads(threads):
+    threads(1)
+    grads = [[torch.randn(9216) for _ in range(4)] for _ in range(6)]
+    exact = [[truth(grad) for grad in group] for group in grads]
+    failures = []
+
+    def work(group, expected):
+        try:
+            filter_grads_(group)
+            assert all(distance(g, e) < 1e-6 for g, e in zip(group, expected, strict=True))
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=work, args=pair) for pair in zip(grads, exact, strict=True)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+
+
+def test_the_interpreter_lock_is_released(native, threads):
+    """Another Python thread makes progress while a long filter runs."""
+    threads(1)
+    grad = torch.randn(2**22)
+    filter_grads_([grad], backend="cpp")
+    ticks, stop = 0, threading.Event()
+
+    def count():
+        nonlocal ticks
+        while not stop.wait(1e-4):
+            ticks += 1
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    for _ in range(10):
+        filter_grads_([grad], backend="cpp")
+    stop.set()
+    counter.join()
+    assert ticks > 0
+
+
+def test_available_backends_prefers_the_native_one():
+    names = available_backends()
+    assert names[-1] == "torch"
+    assert set(names) <= {"triton", "cpp", "torch"}
