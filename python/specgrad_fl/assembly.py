@@ -49,6 +49,8 @@ def device_of(config: Config) -> torch.device:
     try:
         device = torch.device(config.device)
         torch.zeros(1, device=device)
+        # the same seed must give the same bits on a GPU too
+        torch.backends.cudnn.deterministic = True
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {config.device!r} cannot be used: {reason}") from error

@@ -181,7 +181,9 @@ def test_weights_follow_from_the_seed_alone():
         ("vit", {"patch": 5}, "does not divide"),
         ("no_such_module_here:make", {}, "cannot import"),
         ("math:make", {}, "math has no 'make'"),
-        ("builtins:dict", {}, "a torch.nn.Module is needed"),
+        ("os:getcwd", {}, "os:getcwd returned str; a torch.nn.Module is needed"),
+        ("builtins:dict", {}, "name a function or a class"),
+        ("math:pi", {}, "name a function or a class"),
     ],
 )
 def test_refusals(name, options, message):

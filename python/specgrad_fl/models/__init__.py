@@ -55,7 +55,10 @@ def build(name: str, inputs: Inputs, options: dict[str, Any] | None = None) -> n
     """
     options = options or {}
     factory = _imported(name) if ":" in name else _bundled(name)
-    parameters = inspect.signature(factory).parameters
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"model {name!r}: {error}; name a function or a class") from error
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for option in options:
         if not takes_all and option not in parameters:
