@@ -97,6 +97,28 @@ def inputs_of(dataset: Dataset) -> models.Inputs:
     return models.Inputs(dataset.num_classes, channels, height)
 
 
+def check_model(config: Config, dataset: Dataset) -> None:
+    """Refuse a model that does not fit the data, or a filter that does not fit the model."""
+    inputs = inputs_of(dataset)
+    model = models.build(config.model, inputs, config.model_options).eval()
+    filter_plan(model, config)
+    sample = dataset.test_x[:2]
+    try:
+        with torch.no_grad():
+            logits = model(sample if dataset.is_text else sample.float() / 255)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"model {config.model!r} does not take the samples of {dataset.name}, of shape "
+            f"{tuple(sample.shape[1:])}: {reason}"
+        ) from error
+    if tuple(logits.shape) != (len(sample), inputs.num_classes):
+        raise ConfigError(
+            f"model {config.model!r} returns shape {tuple(logits.shape)} for {len(sample)} samples "
+            f"of {dataset.name}; expected {(len(sample), inputs.num_classes)}"
+        )
+
+
 @dataclass(frozen=True)
 class Split:
     """Wall-clock seconds of a round's parts, and the clients' time summed over workers."""
@@ -327,9 +349,7 @@ def train(config: Config, out: Path | str, watch: Watcher = silent) -> RunDirect
     dataset = load_data(config)
     partition = divide(config, dataset)
     resolved = resolve(config, dataset, partition)
-    # a model or filter that cannot be built is refused before anything is written
-    model = models.build(config.model, inputs_of(dataset), config.model_options)
-    filter_plan(model, config)
+    check_model(config, dataset)
     with run.locked():
         run.create(resolved)
         run.save_partition(partition, dataset.train_y, dataset.num_classes)

@@ -130,6 +130,8 @@ def test_help_teaches(name, capsys):
         (["train", "--filter=fft", "--filter-order=99"], "order must permute the axes"),
         (["train", "--filter=fft", "--filter-select=("], "filter 'fft' cannot be used"),
         (["train", "--filter=fft", "--filter-select=nothing"], "filter"),
+        (["train", "--model=textcnn"], "model 'textcnn' does not take the samples of digits"),
+        (["train", "--model=torch.nn:Identity"], "returns shape (2, 1, 8, 8) for 2 samples"),
         (["resume", "nowhere"], "nowhere is not a run directory"),
         (["plot", "nowhere"], "nowhere is not a run directory"),
         (["list", "nowhere"], "there is no folder nowhere"),
