@@ -16,11 +16,11 @@ $(VENV)/dependencies: pyproject.toml
 	touch $@
 
 $(VENV)/installed: $(VENV)/dependencies setup.py $(NATIVE)
-	$(BIN)/pip install --quiet --no-build-isolation --editable ".[demo,test]"
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[demo,fl,test]"
 	touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/python -m specgrad_kernels.demo
+	$(BIN)/python -m specgrad_fl.demo
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

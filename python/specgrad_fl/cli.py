@@ -1,0 +1,333 @@
+"""The command ``specgrad-fl``: train, resume, compare, plot, list and data."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_toml
+from specgrad_fl.errors import ConfigError, RunError, suggest
+
+if TYPE_CHECKING:
+    from specgrad_fl.runs import RunDirectory
+
+TOP = """Federated training with spectral gradient filtering.
+
+first steps:
+  specgrad-fl train                                  FedAvg on digits, nothing to download
+  specgrad-fl train --filter fft                     the same with the filter
+  specgrad-fl compare --methods fedavg,fedprox --filters none,fft --seeds 0,1,2
+  specgrad-fl resume runs/NAME                       after an interruption
+  specgrad-fl list                                   methods, models, data sets
+
+Every setting can stand in a TOML file (--config FILE) under the name of its flag, with
+underscores; the command line has the last word."""
+
+TRAIN = """Run one experiment.
+
+examples:
+  specgrad-fl train --dataset cifar10 --model resnet20 --clients 100 --active 10 \\
+      --method fedprox --option mu=0.01 --filter fft --rounds 300 --epochs 5
+  specgrad-fl train --config experiment.toml --seed 3
+  specgrad-fl train --model my_package.nets:small --method my_package.methods:Mine"""
+
+COMPARE = """Run every combination of methods, filters and seeds that has not been run yet, then
+print a table and draw the curves. Interrupted? The same command goes on where it stopped.
+
+example:
+  specgrad-fl compare --methods fedavg,feddyn --filters none,fft --seeds 0,1,2 --rounds 50"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> Parser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = Parser("specgrad-fl", description=TOP, formatter_class=raw, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, summary: str, text: str = "", usage: str | None = None) -> Parser:
+        return commands.add_parser(
+            name, help=summary, description=text or summary, usage=usage, formatter_class=raw,
+            allow_abbrev=False,
+        )  # fmt: skip
+
+    train = command("train", "run one experiment", TRAIN, "specgrad-fl train [--SETTING VALUE ...]")
+    train.add_argument("--out", type=Path, help="run directory, by default runs/NAME")
+    _add_settings(train)
+
+    resume = command("resume", "continue an interrupted run, to the bit")
+    resume.add_argument("run", type=Path, help="run directory")
+    _add_settings(resume, only=EXECUTION_KEYS)
+
+    compare = command(
+        "compare",
+        "run methods x filters x seeds, print a table",
+        COMPARE,
+        "specgrad-fl compare [--methods A,B] [--filters A,B] [--seeds 0,1] [--SETTING VALUE ...]",
+    )
+    compare.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs")
+    compare.add_argument("--methods", type=_names, default=["fedavg"], metavar="A,B")
+    compare.add_argument("--filters", type=_names, default=["none", "fft"], metavar="A,B")
+    compare.add_argument("--seeds", type=_numbers, default=[0], metavar="0,1")
+    _add_settings(compare, without=("method", "filter", "seed"))
+
+    plot = command("plot", "draw the curves of runs into one picture")
+    plot.add_argument("runs", type=Path, nargs="+", help="run directories")
+    plot.add_argument("--out", type=Path, default=Path("curves.png"), help="picture to write")
+
+    listing = command("list", "methods, models and data sets; or the runs in a folder")
+    listing.add_argument("folder", type=Path, nargs="?", help="folder of runs")
+
+    data = command("data", "data sets: list, fetch")
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("list", help="every data set, and whether it is here")
+    fetch = actions.add_parser("fetch", help="download a data set, verified, resumable")
+    fetch.add_argument("name", help="data set, see `specgrad-fl data list`")
+    for parts in (actions.choices["list"], fetch):
+        parts.add_argument("--data-root", type=Path, help="folder of the data sets")
+    return parser
+
+
+def _add_settings(
+    parser: Parser, only: frozenset[str] = frozenset(), without: tuple[str, ...] = ()
+) -> None:
+    """Flags for the settings; what is not given stays absent, so that the file can speak."""
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    if not only:
+        parser.add_argument("--config", type=Path, help="TOML file with settings")
+    group = parser.add_argument_group("settings")
+    for name, item in FIELDS.items():
+        if name in without or (only and name not in only):
+            continue
+        flag = "--" + name.replace("_", "-")
+        text = item.metadata["help"].replace("%", "%%")
+        common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
+        if name.endswith("options"):
+            flag = flag.removesuffix("s")
+            group.add_argument(flag, action="append", metavar="KEY=VALUE", help=text, **common)
+            continue
+        shown = item.default if item.default != "" else None
+        common["help"] = text if shown is None else f"{text} [{shown}]"
+        if isinstance(item.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+        else:
+            kind = type(item.default)
+            choices = item.metadata["choices"]
+            meta = "{" + ",".join(choices) + "}" if choices else kind.__name__.upper()
+            group.add_argument(flag, type=kind, metavar=meta, **common)
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in _names(text)]
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """``key=value`` with a number, true, false or text.
+
+    >>> parse_option("mu=0.01"), parse_option("slot_parity=true"), parse_option("stem=cifar")
+    (('mu', 0.01), ('slot_parity', True), ('stem', 'cifar'))
+    """
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ConfigError(f"an option is written key=value; got {text!r}")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """File, then command line."""
+    path = getattr(arguments, "config", None)
+    settings = read_toml(path) if path else {}
+    for name in FIELDS:
+        if name in arguments:
+            value = getattr(arguments, name)
+            if name.endswith("options"):
+                value = {**settings.get(name, {}), **dict(map(parse_option, value))}
+            settings[name] = value
+    return settings
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import engine, progress
+    from specgrad_fl.runs import run_name
+
+    config = Config(**_settings(arguments))
+    out = arguments.out or Path("runs") / run_name(config)
+    watch = progress.watcher(arguments.quiet) or engine.silent
+    _report(engine.train(config, out, watch))
+
+
+def _resume(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import engine, progress
+
+    watch = progress.watcher(arguments.quiet) or engine.silent
+    _report(engine.resume(arguments.run, watch, _settings(arguments)))
+
+
+def _report(run: RunDirectory) -> None:
+    print(json.dumps({"run": str(run.path), **run.summary()}))
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import engine, progress
+    from specgrad_fl.compare import compare
+
+    settings = _settings(arguments)
+    for name, flag in (("method", "methods"), ("filter", "filters"), ("seed", "seeds")):
+        if name in settings:
+            raise ConfigError(f"compare takes --{flag}; remove {name} from the configuration file")
+    table, picture = compare(
+        Config(**settings),
+        arguments.methods,
+        arguments.filters,
+        arguments.seeds,
+        arguments.out,
+        lambda label: progress.watcher(arguments.quiet, label) or engine.silent,
+    )
+    print(table)
+    print(f"picture: {picture}")
+
+
+def _plot(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import plots
+    from specgrad_fl.runs import RunDirectory
+
+    found = {}
+    for path in arguments.runs:
+        run = RunDirectory(path)
+        run.config()
+        found[path.name] = run.records()
+        if not found[path.name]:
+            raise RunError(f"{path} has no finished round to draw yet")
+        run.write_csv(found[path.name])
+    plots.curves(arguments.out, found)
+    print(arguments.out)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    if arguments.folder is not None:
+        _list_runs(arguments.folder)
+        return
+    from specgrad_fl import data
+    from specgrad_fl.methods import METHODS
+    from specgrad_fl.models import MODELS
+    from specgrad_fl.partition import KINDS
+
+    print("methods, with their options:")
+    for name, kind in METHODS.items():
+        options = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind.Options))
+        print(f"  {name:10} {options}")
+    print("models:     " + ", ".join(MODELS) + ", or module:factory")
+    print("filters:    " + ", ".join(FIELDS["filter"].metadata["choices"]))
+    print("partitions: " + ", ".join(KINDS))
+    print("data sets:  " + ", ".join(entry.name for entry in data.catalog()))
+
+
+def _list_runs(folder: Path) -> None:
+    from specgrad_fl.runs import RunDirectory
+
+    if not folder.is_dir():
+        raise RunError(f"there is no folder {folder}")
+    runs = [RunDirectory(path.parent) for path in sorted(folder.glob("*/config.toml"))]
+    for run in runs:
+        rounds = run.config().rounds
+        records = run.records()
+        scores = [r["test_accuracy"] for r in records if "test_accuracy" in r]
+        best = f"best {max(scores):.1%}" if scores else "not evaluated yet"
+        status = "finished" if run.finished else f"round {len(records)}/{rounds}"
+        print(f"{run.path.name}  {status}  {best}")
+    if not runs:
+        print(f"no runs in {folder}")
+
+
+def _data(arguments: argparse.Namespace) -> None:
+    from specgrad_fl import data
+    from specgrad_fl.data import fetch
+
+    root = arguments.data_root or data.default_root()
+    if arguments.action == "fetch":
+        print(fetch.fetch(arguments.name, root, fetch_progress()))
+        return
+    for entry in data.catalog():
+        there = "here" if (root / entry.name).is_dir() else ""
+        print(f"{entry.name:16} {there:5} {entry.what}")
+
+
+def fetch_progress() -> Callable[[int, int], None] | None:
+    """Shows bytes so far and in all on a terminal; silent elsewhere."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        share = f" of {total / 1e6:.1f} MB ({done / total:.0%})" if total else " MB"
+        end = "\n" if done == total else ""
+        sys.stderr.write(f"\r\x1b[2K{done / 1e6:.1f}{share}{end}")
+        sys.stderr.flush()
+
+    return show
+
+
+COMMANDS = {
+    "train": _train,
+    "resume": _resume,
+    "compare": _compare,
+    "plot": _plot,
+    "list": _list,
+    "data": _data,
+}
+
+
+def _check_unknown(unknown: list[str]) -> None:
+    for word in unknown:
+        flag = word.partition("=")[0].lstrip("-").replace("-", "_")
+        hint = suggest(flag, FIELDS).replace("_", "-") if word.startswith("-") else "see --help"
+        raise ConfigError(f"unknown argument {word!r}; {hint}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; what a user can set right is one sentence and exit code 2."""
+    try:
+        arguments, unknown = _parser().parse_known_args(argv)
+        _check_unknown(unknown)
+    except RunError as error:
+        return _refuse(error)
+    from specgrad_fl.data import DataError  # with torch, which --help does without
+
+    try:
+        COMMANDS[arguments.command](arguments)
+    except (RunError, DataError) as error:
+        return _refuse(error)
+    except KeyboardInterrupt:
+        print("\nspecgrad-fl: interrupted; `specgrad-fl resume RUN` continues", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+        return 1
+    return 0
+
+
+def _refuse(error: Exception) -> int:
+    print(f"specgrad-fl: {error}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

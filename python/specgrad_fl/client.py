@@ -1,0 +1,271 @@
+"""A client's local training: the step that all methods share.
+
+1. g: gradient of the data loss; 2. u: filtered; 3. clipped; 4. v: with the method's correction;
+5. w <- w - lr (v + weight_decay w).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specgrad_fl.batches import Samples
+from specgrad_fl.board import Board
+from specgrad_fl.config import Config
+from specgrad_fl.errors import ConfigError
+from specgrad_fl.flat import FlatModel
+from specgrad_fl.methods import Local, Method
+from specgrad_fl.seeding import derive, generator
+from specgrad_kernels import FilterPlan, FilterSpec
+
+AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a client tells besides its weights. ``loss`` is the mean over its batches."""
+
+    client: int
+    steps: int
+    lr_sum: float
+    loss: float
+    finite: bool
+    seconds: float
+    filter_seconds: float
+    peak_mib: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def peak_mib() -> float:
+    """The most memory this process has held, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class Stopwatch:
+    """Adds up the time of marked passages; on a GPU without waiting for each of them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._seconds = 0.0
+        self._events: list[tuple[Any, Any]] = []
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        if self._cuda:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            yield
+            end.record()
+            self._events.append((begin, end))
+        else:
+            begun = time.perf_counter()
+            yield
+            self._seconds += time.perf_counter() - begun
+
+    def total(self) -> float:
+        """Seconds so far."""
+        if self._events:
+            torch.cuda.synchronize()
+            self._seconds += sum(a.elapsed_time(b) for a, b in self._events) / 1000
+            self._events.clear()
+        return self._seconds
+
+
+class LossScale:
+    """Loss scaling for fp16: halved after an overflow, whose step is left out."""
+
+    def __init__(self, active: bool) -> None:
+        self.value = 2.0**14 if active else 1.0
+        self._active = active
+
+    def unscale_(self, grads: Tensor) -> bool:
+        """Undo the scaling in place; whether the gradient can be used."""
+        if not self._active:
+            return True
+        grads.mul_(1 / self.value)
+        usable = bool(torch.isfinite(grads.sum()))
+        if not usable:
+            self.value /= 2
+        return usable
+
+
+class Batch:
+    """The current batch, its number, and the seed of its dropout masks."""
+
+    x: Tensor
+    y: Tensor
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.number = 0
+
+    def take(self, x: Tensor, y: Tensor) -> None:
+        """The next batch."""
+        self.x, self.y = x, y
+        self.seed += 1
+        self.number += 1
+
+
+def filter_plan(model: nn.Module, config: Config) -> FilterPlan | None:
+    """The plan that the configuration asks for."""
+    if config.filter == "none":
+        return None
+    try:
+        spec = FilterSpec(config.filter, config.ratio, order=config.filter_order or None)
+        plan = FilterPlan.for_model(
+            model, spec, config.filter_select, backend=config.filter_backend
+        )
+    except (ValueError, RuntimeError, re.error) as error:
+        raise ConfigError(f"filter {config.filter!r} cannot be used: {error}") from error
+    if not plan.names:
+        raise ConfigError(
+            f"filter_select {config.filter_select!r} takes no layer of {config.model}; choose "
+            "another, or filter 'none'"
+        )
+    return plan
+
+
+class ClientRunner:
+    """One model that trains any client, and scores batches of the test set."""
+
+    def __init__(
+        self,
+        config: Config,
+        flat: FlatModel,
+        samples: Samples,
+        partition: list[Tensor],
+        method: Method,
+        board: Board,
+    ) -> None:
+        self.config = config
+        self.flat = flat
+        self.samples = samples
+        self.partition = partition
+        self.method = method
+        self.board = board
+        self.device = samples.device
+        self.plan = filter_plan(flat.model, config)
+        self._forward = torch.compile(flat.model) if config.compile else flat.model
+
+    def _autocast(self) -> Any:
+        if self.config.amp == "off":
+            return nullcontext()
+        return torch.autocast(self.device.type, AMP_DTYPES[self.config.amp])
+
+    def train(self, round_number: int, lr: float, client: int, row: int) -> Report:
+        """Train one client from the board's weights and put what it returns into its row."""
+        begun = time.perf_counter()
+        config, board, flat = self.config, self.board, self.flat
+        filtering = Stopwatch(self.device)
+        purpose = (config.seed, "client", round_number, client)
+        flat.model.train()
+        start = board.weights.to(self.device)
+        flat.weights.copy_(start)
+        flat.write_buffers(board.buffers)
+        kept = {name: rows[row] for name, rows in board.states.items()}
+        scale = LossScale(config.amp == "fp16")
+        batch = Batch(derive(*purpose, "dropout"))
+        local = Local(
+            client=client,
+            w=flat.weights,
+            g=flat.grads,
+            start=start,
+            sent={name: vector.to(self.device) for name, vector in board.sent.items()},
+            state={name: vector.to(self.device) for name, vector in kept.items()},
+            lr=lr,
+            backward=lambda: self._backward(batch, scale.value),
+            filter_=lambda: self._filter(filtering),
+        )
+        losses = torch.zeros((), dtype=torch.float64, device=self.device)
+        batches = self.samples.train_batches(
+            self.partition[client], config.epochs, config.batch_size, generator(*purpose, "data")
+        )
+        for x, y in batches:
+            batch.take(x, y)
+            losses += self.method.gradient(local)
+            if scale.unscale_(flat.grads):
+                local.filter_()
+                self._step(local)
+        self.method.finish(local)
+        board.results[row].copy_(flat.weights)
+        for name, vector in kept.items():
+            vector.copy_(local.state[name])
+        board.buffer_results[row].copy_(flat.read_buffers())
+        loss = float(losses) / batch.number
+        return Report(
+            client=client,
+            steps=local.steps,
+            lr_sum=local.lr_sum,
+            loss=loss,
+            finite=math.isfinite(loss) and bool(torch.isfinite(flat.weights.sum())),
+            filter_seconds=filtering.total(),
+            seconds=time.perf_counter() - begun,
+            peak_mib=peak_mib(),
+        )
+
+    def _backward(self, batch: Batch, scale: float) -> Tensor:
+        """Gradient of the batch at the current weights; the same dropout masks every time."""
+        torch.manual_seed(batch.seed)
+        self.flat.grads.zero_()
+        with self._autocast():
+            loss = F.cross_entropy(self._forward(batch.x), batch.y)
+        (loss if scale == 1.0 else loss * scale).backward()
+        return loss.detach()
+
+    def _filter(self, stopwatch: Stopwatch) -> None:
+        if self.plan is not None:
+            with stopwatch.running():
+                self.plan.filter_grads_()
+
+    @torch.no_grad()
+    def _step(self, local: Local) -> None:
+        """Clip, correct, decay, descend."""
+        config, method, g, w = self.config, self.method, local.g, local.w
+        correction = method.correction(local)
+        if config.clip_scope == "data":
+            self._clip_(g)
+        if method.scale != 1.0:
+            g.mul_(method.scale)
+        if correction is not None:
+            g.add_(correction)
+        if config.clip_scope == "corrected":
+            pull = method.pull(local.client)
+            g.sub_(w, alpha=pull)
+            self._clip_(g)
+            g.add_(w, alpha=pull)
+        g.add_(w, alpha=config.weight_decay)
+        w.add_(g, alpha=-local.lr)
+        local.steps += 1
+
+    def _clip_(self, g: Tensor) -> None:
+        """Bound the norm without asking for its value, which would stall a GPU."""
+        if self.config.clip:
+            norm = torch.linalg.vector_norm(g)
+            g.mul_((self.config.clip / (norm + 1e-6)).clamp_(max=1.0))
+
+    @torch.inference_mode()
+    def score(self, start: int, stop: int) -> tuple[int, float]:
+        """Right answers and summed loss of the board's scored model on some test samples."""
+        self.flat.model.eval()
+        x, y = self.samples.test_batch(start, stop)
+        with self._autocast():
+            logits = self.flat.model(x).float()
+        loss = F.cross_entropy(logits, y, reduction="sum")
+        return int((logits.argmax(1) == y).sum()), float(loss)
+
+    def load_scored(self) -> None:
+        """Make the board's scored model the current one."""
+        self.flat.weights.copy_(self.board.scored)
+        self.flat.write_buffers(self.board.buffers)

@@ -1,0 +1,175 @@
+"""Methods x filters x seeds: run what is missing, then a table and a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specgrad_fl import atomic, engine, methods
+from specgrad_fl.config import Config
+from specgrad_fl.engine import Watcher
+from specgrad_fl.errors import RunError
+from specgrad_fl.runs import Record, RunDirectory, run_name
+
+Summary = dict[str, Any]
+WatcherOf = Callable[[str], Watcher]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one method and filter, one for each seed."""
+
+    method: str
+    filter: str
+    runs: tuple[RunDirectory, ...]
+
+    @property
+    def label(self) -> str:
+        return self.method if self.filter == "none" else f"{self.method}+{self.filter}"
+
+    def summaries(self) -> list[Summary]:
+        return [run.summary() for run in self.runs]
+
+
+def plan(
+    base: Config, names: Sequence[str], filters: Sequence[str], seeds: Sequence[int]
+) -> list[Config]:
+    """The configurations, in the order in which they are run: all of one seed together."""
+    if not (names and filters and seeds):
+        raise RunError("there is nothing to compare; give at least one method, filter and seed")
+    own = {name: methods.own_options(name, base.options, names) for name in names}
+    return [
+        base.replace(method=name, filter=kind, seed=seed, options=own[name])
+        for seed in seeds
+        for name in names
+        for kind in filters
+    ]
+
+
+def run_missing(configs: Sequence[Config], folder: Path, watch: WatcherOf) -> list[RunDirectory]:
+    """Every configuration's run: found finished, continued, or played from the beginning."""
+    runs = []
+    for number, config in enumerate(configs, start=1):
+        run = RunDirectory(folder / run_name(config))
+        label = f"[{number}/{len(configs)}] {config.method}/{config.filter}/seed {config.seed}"
+        if run.finished:
+            pass
+        elif run.exists:
+            changes = {"workers": config.workers, "data_root": config.data_root}
+            engine.resume(run.path, watch(label), changes)
+        else:
+            engine.train(config, run.path, watch(label))
+        runs.append(run)
+    return runs
+
+
+def grouped(configs: Sequence[Config], runs: Sequence[RunDirectory]) -> list[Group]:
+    """Runs by method and filter, in the order of their first appearance."""
+    found: dict[tuple[str, str], list[RunDirectory]] = {}
+    for config, run in zip(configs, runs, strict=True):
+        found.setdefault((config.method, config.filter), []).append(run)
+    return [Group(*key, tuple(members)) for key, members in found.items()]
+
+
+def spread(values: Sequence[float], form: str = "{:.1f}") -> str:
+    """Mean and sample deviation.
+
+    >>> spread([80.0, 82.0]), spread([80.0])
+    ('81.0 +- 1.4', '80.0')
+    """
+    mean = form.format(statistics.fmean(values))
+    if len(values) == 1:
+        return mean
+    return f"{mean} +- {form.format(statistics.stdev(values))}"
+
+
+def _rounds_to_target(summaries: list[Summary]) -> str:
+    if not summaries[0]["target"]:
+        return "-"
+    reached = [s["rounds_to_target"] for s in summaries if s["rounds_to_target"] is not None]
+    if not reached:
+        return "never"
+    text = spread(reached, "{:.0f}")
+    return text if len(reached) == len(summaries) else f"{text} ({len(reached)}/{len(summaries)})"
+
+
+def row(group: Group) -> dict[str, str]:
+    """One line of the table."""
+    summaries = group.summaries()
+
+    def of(key: str, form: str = "{:.1f}", factor: float = 1.0) -> str:
+        return spread([factor * s[key] for s in summaries], form)
+
+    return {
+        "method": group.method,
+        "filter": group.filter,
+        "seeds": str(len(summaries)),
+        "final %": of("final_accuracy", factor=100),
+        "best %": of("best_accuracy", factor=100),
+        "last 10 %": of("mean_last_10", factor=100),
+        "to target": _rounds_to_target(summaries),
+        "s/round": of("seconds_per_round", "{:.2f}"),
+        "filter %": of("filter_share", "{:.2f}", 100),
+        "peak MiB": of("peak_mib", "{:.0f}"),
+        "MB up": of("bytes_up", "{:.1f}", 1e-6),
+        "MB down": of("bytes_down", "{:.1f}", 1e-6),
+    }
+
+
+def aligned(rows: Sequence[dict[str, str]]) -> str:
+    """Rows as a text table.
+
+    >>> print(aligned([{"a": "1", "b": "22"}]))
+    a  b
+    1  22
+    """
+    lines = [list(rows[0]), *(list(each.values()) for each in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def write_report(folder: Path, groups: Sequence[Group], configs: Sequence[Config]) -> Path:
+    """``compare.csv``, ``compare.json`` and ``compare.png``; the path of the picture."""
+    from specgrad_fl import plots
+
+    rows = [row(group) for group in groups]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    atomic.write_text(folder / "compare.csv", text.getvalue())
+    report = {
+        "configuration": configs[0].as_dict(),
+        "runs": {group.label: [run.path.name for run in group.runs] for group in groups},
+        "table": rows,
+    }
+    atomic.write_text(folder / "compare.json", json.dumps(report, indent=2) + "\n")
+    curves: dict[str, list[list[Record]]] = {
+        group.label: [run.records() for run in group.runs] for group in groups
+    }
+    picture = folder / "compare.png"
+    plots.bands(picture, curves)
+    return picture
+
+
+def compare(
+    base: Config,
+    names: Sequence[str],
+    filters: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    watch: WatcherOf,
+) -> tuple[str, Path]:
+    """The table and the path of the picture."""
+    configs = plan(base, names, filters, seeds)
+    groups = grouped(configs, run_missing(configs, folder, watch))
+    return aligned([row(group) for group in groups]), write_report(folder, groups, configs)

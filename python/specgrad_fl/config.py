@@ -1,0 +1,274 @@
+"""One typed configuration: defaults < TOML file < command line.
+
+Every setting is a field of :class:`Config` with its help text; the command line, the file reader
+and the documentation are derived from that. ``options`` holds the settings of the federated
+method (``mu``, or ``fedprox.mu`` to name the method), ``model_options`` and ``data_options``
+those of model and data set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specgrad_fl.errors import ConfigError, suggest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Options = dict[str, Any]
+
+
+def about(
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+    execution: bool = False,
+) -> dict[str, Any]:
+    """What the command line must know of a setting. ``execution``: no effect on results."""
+    return {
+        "help": help,
+        "choices": choices,
+        "low": low,
+        "high": high,
+        "execution": execution,
+    }
+
+
+def setting(default: Any, help: str, **limits: Any) -> Any:
+    """A field with its help text and limits."""
+    return field(default=default, metadata=about(help, **limits))
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run.
+
+    >>> Config(method="fedprox", options={"mu": 0.01}).rounds
+    30
+    >>> Config(rounds=0)
+    Traceback (most recent call last):
+    specgrad_fl.errors.ConfigError: rounds is 0; the least is 1
+    """
+
+    dataset: str = setting("digits", "data set, see `specgrad-fl data list`")
+    data_root: str = setting(
+        "",
+        "folder of the data sets; by default $SPECGRAD_DATA, or ./data",
+        execution=True,
+    )
+    data_options: Options = field(
+        default_factory=dict, metadata=about("options of the data set, as key=value")
+    )
+    partition: str = setting("dirichlet", "how samples are divided over clients")
+    clients: int = setting(20, "clients in the federation", low=0)
+    alpha: float = setting(0.1, "Dirichlet concentration; smaller is more skewed", low=0)
+    partition_mode: str = setting(
+        "once",
+        "exhausted classes: `once` holds each sample at most once, `refill` as in the paper's "
+        "line of work",
+        choices=("once", "refill"),
+    )
+    shards_per_client: int = setting(2, "shards a client holds (partition shards)", low=1)
+    samples_per_client: int = setting(500, "samples a client holds (feature_shift)", low=1)
+    augment: bool = setting(True, "random flip and crop where the data set allows them")
+
+    model: str = setting("resnet8", "a bundled model, or module:factory for one of your own")
+    model_options: Options = field(
+        default_factory=dict, metadata=about("options of the model, as key=value")
+    )
+    method: str = setting("fedavg", "federated method, see `specgrad-fl list`")
+    options: Options = field(
+        default_factory=dict, metadata=about("options of the method, as key=value, such as mu=0.01")
+    )
+
+    filter: str = setting(
+        "none",
+        "gradient filter; `none` switches it off",
+        choices=("none", "fft", "lap", "gaussian", "fft_high", "random", "l2", "fft2d"),
+    )
+    ratio: float = setting(0.05, "share of the spectrum that the filter removes", low=0, high=1)
+    filter_select: str = setting("auto", "filtered layers: auto, a preset or a regular expression")
+    filter_order: str = setting("", "flattening order of a filtered tensor, such as 0231")
+    filter_backend: str = setting("auto", "kernel backend")
+
+    rounds: int = setting(30, "communication rounds", low=1)
+    active: int = setting(10, "clients that take part in a round", low=1)
+    sampling: str = setting(
+        "uniform",
+        "draw of the active clients: exactly `active` without replacement, or a coin for each",
+        choices=("uniform", "bernoulli"),
+    )
+    epochs: int = setting(1, "local epochs", low=1)
+    batch_size: int = setting(50, "local batch size", low=1)
+    lr: float = setting(0.1, "local learning rate of the first round", low=0)
+    lr_decay: float = setting(0.998, "factor on the learning rate after every round", low=0)
+    weight_decay: float = setting(1e-3, "weight decay, on every parameter", low=0)
+    clip: float = setting(10.0, "bound on the gradient's global norm; 0 for none", low=0)
+    clip_scope: str = setting(
+        "data",
+        "what is clipped: the data gradient, or with the method's linear correction (parity)",
+        choices=("data", "corrected"),
+    )
+    server_lr: float = setting(1.0, "server learning rate", low=0)
+    seed: int = setting(0, "seed of everything random", low=0)
+
+    eval_every: int = setting(
+        0,
+        "evaluate after every so many rounds; 0 chooses it so that evaluation stays a small part",
+        low=0,
+    )
+    eval_tail: int = setting(
+        -1, "evaluate after each of the last so many rounds; -1 chooses: 10 in long runs", low=-1
+    )
+    eval_target: str = setting(
+        "server",
+        "what is evaluated: the server's model, or the mean of the active clients' models",
+        choices=("server", "active_mean"),
+    )
+    eval_batch: int = setting(100, "batch size of the evaluation", low=1)
+    target: float = setting(0.0, "accuracy for rounds-to-target; 0 for none", low=0, high=1)
+
+    device: str = setting("cpu", "torch device, such as cpu or cuda:0")
+    workers: int = setting(
+        0,
+        "client processes on the CPU; 1 trains in this process, 0 takes one for each core",
+        low=0,
+        execution=True,
+    )
+    threads: int = setting(1, "torch threads of each worker", low=1)
+    channels_last: bool = setting(True, "memory order of images and activations")
+    amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
+    compile: bool = setting(False, "torch.compile the model")
+    state_ram_mib: int = setting(
+        1024, "memory for per-client state; what exceeds it is kept on disk", low=0, execution=True
+    )
+    checkpoint_every: int = setting(1, "rounds between checkpoints", low=1, execution=True)
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = _coerced(item, getattr(self, item.name))
+            object.__setattr__(self, item.name, value)
+            _check_range(item, value)
+
+    def replace(self, **changes: Any) -> Config:
+        """A changed copy, checked like a new one."""
+        check_names(changes)
+        return dataclasses.replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All settings, in the order of the class."""
+        return dataclasses.asdict(self)
+
+    @property
+    def digest(self) -> str:
+        """Fingerprint of the settings that decide the result."""
+        decisive = {k: v for k, v in self.as_dict().items() if k not in EXECUTION_KEYS}
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+FIELDS = {item.name: item for item in dataclasses.fields(Config)}
+EXECUTION_KEYS = frozenset(name for name, f in FIELDS.items() if f.metadata["execution"])
+
+
+def _coerced(item: dataclasses.Field[Any], value: Any) -> Any:
+    """The value in the field's type, where nothing is lost by that."""
+    kind: type = {"str": str, "int": int, "float": float, "bool": bool, "Options": dict}[
+        str(item.type)
+    ]
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ConfigError(f"{item.name} must be {_KIND_NAMES[kind]}; got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{item.name} must be a finite number; got {value!r}")
+    return value
+
+
+_KINDS = {"str": str, "int": int, "float": float, "bool": bool, "Options": dict}
+_KIND_NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table of options",
+}
+
+
+def _check_range(item: dataclasses.Field[Any], value: Any) -> None:
+    limits = item.metadata
+    if limits["choices"] and value not in limits["choices"]:
+        raise ConfigError(f"{item.name} is {value!r}; {suggest(value, limits['choices'])}")
+    if limits["low"] is not None and value < limits["low"]:
+        raise ConfigError(f"{item.name} is {value}; the least is {limits['low']:g}")
+    if limits["high"] is not None and value > limits["high"]:
+        raise ConfigError(f"{item.name} is {value}; the most is {limits['high']:g}")
+
+
+def check_names(settings: Mapping[str, Any], where: str = "") -> None:
+    """Refuse settings that do not exist, naming the nearest that does."""
+    for name in settings:
+        if name not in FIELDS:
+            raise ConfigError(f"{where}unknown setting {name!r}; {suggest(name, FIELDS)}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file, with names checked."""
+    try:
+        settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+    check_names(settings, f"{path}: ")
+    for name in ("options", "model_options", "data_options"):
+        if isinstance(settings.get(name), dict):
+            settings[name] = _flat(settings[name])
+    return settings
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Options:
+    """``{"fedprox": {"mu": 1}}`` as ``{"fedprox.mu": 1}``."""
+    flat: Options = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def to_toml(settings: Mapping[str, Any]) -> str:
+    """Settings as TOML: scalars first, then one table for each group of options.
+
+    >>> print(to_toml({"lr": 0.1, "options": {"fedprox.mu": 0.5}}), end="")
+    lr = 0.1
+    <BLANKLINE>
+    [options]
+    "fedprox.mu" = 0.5
+    """
+    lines = [f"{k} = {_toml(v)}" for k, v in settings.items() if not isinstance(v, dict)]
+    for name, table in settings.items():
+        if isinstance(table, dict) and table:
+            lines += ["", f"[{name}]"]
+            lines += [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, (bool, str)):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)

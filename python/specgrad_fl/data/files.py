@@ -1,0 +1,87 @@
+"""Reading files that may be missing, cut short or of another kind; nothing is unpickled."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specgrad_fl.data.base import DataError
+from specgrad_fl.data.catalog import where_to_get
+
+Array = NDArray[np.generic]
+# np.load answers with one of these when a file is none of its kind: TypeError for a lone array,
+# RuntimeError for zip features that no npz file has
+NOT_NUMPY = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def missing(name: str, folder: Path, file: str = "") -> DataError:
+    """The error for a data set, or one file of it, that is not in its folder."""
+    what = f"{file} of {name}" if file else f"no file of {name}"
+    verb = "is missing in" if file else "is in"
+    return DataError(f"{what} {verb} {folder}; {where_to_get(name)}")
+
+
+def damaged(path: Path, reason: object) -> DataError:
+    """The error for a file that cannot be read as what it should be."""
+    return DataError(f"{path} cannot be read ({reason}); delete it and get it again")
+
+
+def read_npz(path: Path, keys: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Array]:
+    """The arrays with these names of an npz file; the optional ones where they are there."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            absent = [key for key in keys if key not in arrays]
+            if absent:
+                raise DataError(
+                    f"{path} holds {', '.join(arrays) or 'nothing'} but not {', '.join(absent)}; "
+                    "store the arrays under these names"
+                )
+            return {key: arrays[key] for key in keys + optional if key in arrays}
+    except NOT_NUMPY as error:
+        raise damaged(path, error) from error
+
+
+def map_npy(path: Path) -> Array:
+    """An npy file as an array whose pages are read when they are used."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except NOT_NUMPY as error:
+        raise damaged(path, error) from error
+    if not isinstance(array, np.ndarray):
+        raise damaged(path, "it is an npz file and no single array")
+    return array
+
+
+def channels_first(images: Array) -> Array:
+    """``[N, H, W]`` or ``[N, H, W, C]`` to ``[N, C, H, W]``; other shapes are left to the checks.
+
+    >>> channels_first(np.zeros((5, 28, 28, 3))).shape, channels_first(np.zeros((5, 8, 8))).shape
+    ((5, 3, 28, 28), (5, 1, 8, 8))
+    """
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4:
+        return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    return images
+
+
+def number(names: Array) -> NDArray[np.int64]:
+    """Names of any kind to ``0 .. n - 1`` in sorted order.
+
+    >>> number(np.array(["f0098", "f0012", "f0098"]))
+    array([1, 0, 1])
+    """
+    return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)

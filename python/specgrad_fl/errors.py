@@ -1,0 +1,25 @@
+"""What a user can set right: shown as one sentence, with exit code 2 and no traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RunError(Exception):
+    """One sentence: what is wrong, the value at fault, and the remedy."""
+
+
+class ConfigError(RunError):
+    """A setting that cannot be used."""
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of a refusal: the nearest right name, or all of them.
+
+    >>> suggest("fedporx", ["fedavg", "fedprox"])
+    "did you mean 'fedprox'?"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}"

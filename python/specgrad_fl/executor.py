@@ -1,0 +1,262 @@
+"""Where clients run: in this process, or in worker processes. The results are the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from specgrad_fl import assembly
+from specgrad_fl.assembly import Blueprint
+from specgrad_fl.board import DTYPES, Board, Layout, layout_of, mapped, private
+from specgrad_fl.client import Report
+from specgrad_fl.config import Config
+from specgrad_fl.errors import RunError
+from specgrad_fl.flat import FlatModel
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy and mean loss on the test set."""
+
+    accuracy: float
+    loss: float
+
+
+class Executor(Protocol):
+    """Trains clients on a board. Row ``i`` belongs to the ``i``-th client of the round."""
+
+    board: Board
+    processes: int
+
+    def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
+        """Train every client from the board's weights; reports in the order of ``clients``."""
+        ...
+
+    def score(self) -> Score:
+        """Evaluate the board's scored model on the whole test set."""
+        ...
+
+    def memory(self) -> list[float]:
+        """Peak memory of each process besides this one, in MiB."""
+        ...
+
+    def close(self) -> None:
+        """Free processes and memory."""
+        ...
+
+
+def spans(count: int, size: int) -> list[tuple[int, int]]:
+    """Ranges of at most ``size`` that cover ``count`` samples.
+
+    >>> spans(5, 2)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    return [(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def summed(parts: Iterable[tuple[int, float]], count: int) -> Score:
+    """The score of the whole from its parts, added in their order."""
+    right, loss = 0, 0.0
+    for part_right, part_loss in parts:
+        right += part_right
+        loss += part_loss
+    return Score(right / count, loss / count)
+
+
+class InProcess:
+    """All clients one after the other, here."""
+
+    processes = 1
+
+    def __init__(
+        self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
+    ) -> None:
+        self.board = Board(private(layout))
+        self._runner = assembly.build_runner(blueprint, arrays, flat, self.board)
+        self._batch = blueprint.config.eval_batch
+
+    def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
+        return [
+            self._runner.train(round_number, lr, client, row) for row, client in enumerate(clients)
+        ]
+
+    def score(self) -> Score:
+        self._runner.load_scored()
+        count = len(self._runner.samples.test_y)
+        return summed((self._runner.score(*span) for span in spans(count, self._batch)), count)
+
+    def memory(self) -> list[float]:
+        return []
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class Workers:
+    """A pool of processes that share the arrays and the board through mapped files.
+
+    Messages are JSON over a socket pair; the next free worker takes the next client, largest
+    first. Which worker trains a client has no influence on its result.
+    """
+
+    def __init__(
+        self, blueprint: Blueprint, arrays: dict[str, Tensor], layout: Layout, processes: int
+    ) -> None:
+        self.processes = processes
+        self._sizes = arrays["sizes"].tolist()
+        self._tests = len(arrays["test_y"])
+        self._config = blueprint.config
+        self._memory = [0.0] * processes
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._links: list[Connection] = []
+        data_layout = layout_of(arrays)
+        folder = _scratch(data_layout | layout)
+        try:
+            shared = mapped(data_layout, folder)
+            for name, tensor in arrays.items():
+                shared[name].copy_(tensor)
+            self.board = Board(mapped(layout, folder))
+            message = {
+                "blueprint": blueprint.as_dict(),
+                "folder": str(folder),
+                "data": data_layout,
+                "board": layout,
+                "path": sys.path,
+            }
+            for _ in range(processes):
+                self._start(message)
+            for number in range(processes):
+                self._receive(number)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            # mapped memory outlives its name, and a killed run leaves nothing behind
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _start(self, message: dict[str, Any]) -> None:
+        ours, theirs = socket.socketpair()
+        threads = str(self._config.threads)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "specgrad_fl.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        )
+        theirs.close()
+        self._children.append(child)
+        self._links.append(Connection(ours.detach()))
+        self._send(len(self._links) - 1, message)
+
+    def _send(self, number: int, message: dict[str, Any]) -> None:
+        try:
+            self._links[number].send_bytes(json.dumps(message).encode())
+        except OSError as error:
+            raise self._death(number) from error
+
+    def _receive(self, number: int) -> Any:
+        try:
+            reply = json.loads(self._links[number].recv_bytes())
+        except (EOFError, OSError) as error:
+            raise self._death(number) from error
+        if "error" in reply:
+            raise RunError(reply["error"])
+        if "crash" in reply:
+            raise RuntimeError(f"worker {number} failed:\n{reply['crash']}")
+        return reply.get("value")
+
+    def _death(self, number: int) -> RunError:
+        code = self._children[number].wait()
+        return RunError(
+            f"worker {number} ended with exit code {code}, perhaps for want of memory; resume, "
+            "if need be with fewer --workers"
+        )
+
+    def _spread(
+        self, messages: list[dict[str, Any]], done: Callable[[int, int, Any], None]
+    ) -> None:
+        """Give each message to the next free worker; ``done(message, worker, value)``."""
+        waiting = list(enumerate(messages))[::-1]
+        busy: dict[Any, tuple[int, int]] = {}
+        free = list(range(self.processes))[::-1]
+        while waiting or busy:
+            while waiting and free:
+                index, message = waiting.pop()
+                number = free.pop()
+                self._send(number, message)
+                busy[self._links[number]] = (index, number)
+            for link in wait(list(busy)):
+                index, number = busy.pop(link)
+                done(index, number, self._receive(number))
+                free.append(number)
+
+    def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
+        by_size = sorted(range(len(clients)), key=lambda row: -self._sizes[clients[row]])
+        messages = [{"train": [round_number, lr, clients[row], row]} for row in by_size]
+        reports: dict[int, Report] = {}
+
+        def done(index: int, number: int, value: Any) -> None:
+            reports[by_size[index]] = Report(**value)
+            self._memory[number] = value["peak_mib"]
+
+        self._spread(messages, done)
+        return [reports[row] for row in range(len(clients))]
+
+    def score(self) -> Score:
+        for number in range(self.processes):
+            self._send(number, {"load": None})
+        for number in range(self.processes):
+            self._receive(number)
+        parts: dict[int, tuple[int, float]] = {}
+        messages = [{"score": list(span)} for span in spans(self._tests, self._config.eval_batch)]
+        self._spread(messages, lambda index, _, value: parts.__setitem__(index, tuple(value)))
+        return summed((parts[index] for index in range(len(messages))), self._tests)
+
+    def memory(self) -> list[float]:
+        return list(self._memory)
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+        for child in self._children:
+            child.wait()
+
+
+def _scratch(layout: Layout) -> Path:
+    """A folder for mapped files, in memory where there is room."""
+    needed = sum(math.prod(shape) * DTYPES[dtype].itemsize for dtype, shape in layout.values())
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * needed
+    return Path(tempfile.mkdtemp(prefix="specgrad-", dir=memory if roomy else None))
+
+
+def worker_count(config: Config) -> int:
+    """How many processes the configuration means on this machine."""
+    if config.device != "cpu" or config.workers == 1:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    wanted = config.workers or max(1, (cores or 1) // config.threads)
+    return min(wanted, config.active) if config.sampling == "uniform" else wanted
+
+
+def start(
+    blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
+) -> Executor:
+    """The executor for a configuration."""
+    processes = worker_count(blueprint.config)
+    if processes == 1:
+        return InProcess(blueprint, arrays, flat, layout)
+    return Workers(blueprint, arrays, layout, processes)

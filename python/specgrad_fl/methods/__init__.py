@@ -1,0 +1,109 @@
+"""The federated methods by name, and methods of one's own as ``module:Class``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Iterable
+from typing import Any, get_type_hints
+
+from specgrad_fl.errors import ConfigError, suggest
+from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
+from specgrad_fl.methods.fedavg import FedAvg
+from specgrad_fl.methods.fedawa import FedAWA
+from specgrad_fl.methods.fedcm import FedCM
+from specgrad_fl.methods.feddisco import FedDisco
+from specgrad_fl.methods.feddyn import FedDyn
+from specgrad_fl.methods.fedlws import FedLWS
+from specgrad_fl.methods.fedprox import FedProx
+from specgrad_fl.methods.fedsam import FedSAM
+from specgrad_fl.methods.scaffold import Scaffold
+
+__all__ = [
+    "METHODS",
+    "Federation",
+    "Local",
+    "Method",
+    "Round",
+    "build",
+    "method_class",
+    "own_options",
+    "resolve_options",
+    "weighted_sum",
+]
+
+_BUNDLED = (FedAvg, FedProx, FedDyn, Scaffold, FedCM, FedSAM, FedDisco, FedAWA, FedLWS)
+METHODS: dict[str, type[Method]] = {method.name: method for method in _BUNDLED}
+
+
+def method_class(name: str) -> type[Method]:
+    """A bundled method, or the subclass of :class:`Method` that ``module:Class`` names."""
+    if ":" not in name:
+        if name not in METHODS:
+            raise ConfigError(
+                f"there is no method {name!r}; {suggest(name, METHODS)} One of your own is "
+                "written module:Class."
+            )
+        return METHODS[name]
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ConfigError(f"method {name!r}: cannot import {module!r}: {error}") from error
+    except AttributeError as error:
+        raise ConfigError(f"method {name!r}: {module} has no {attribute!r}") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"method {name!r} is not a subclass of specgrad_fl.methods.Method")
+    return found
+
+
+def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
+    """The part of a table that concerns one method, checked; ``fedprox.mu`` names its method.
+
+    ``others`` are methods that the same table serves: what only they know is left to them.
+    """
+    kinds = get_type_hints(method_class(name).Options)
+    chosen: dict[str, Any] = {}
+    for key, value in options.items():
+        owner, _, option = key.rpartition(".")
+        if owner and owner != name:
+            if owner not in {*others, *METHODS}:
+                raise ConfigError(f"option {key!r} names no method; {suggest(owner, METHODS)}")
+            continue
+        if option not in kinds:
+            if not owner and any(option in _names(other) for other in others):
+                continue
+            hint = suggest(option, kinds) if kinds else "it has none"
+            raise ConfigError(f"method {name!r} has no option {option!r}; {hint}")
+        chosen[option] = _coerced(name, option, kinds[option], value)
+    return chosen
+
+
+def resolve_options(name: str, options: dict[str, Any]) -> Any:
+    """The method's ``Options``."""
+    try:
+        return method_class(name).Options(**own_options(name, options))
+    except ValueError as error:
+        raise ConfigError(f"method {name!r}: {error}") from error
+
+
+def _names(method: str) -> set[str]:
+    return {field.name for field in dataclasses.fields(method_class(method).Options)}
+
+
+def _coerced(name: str, option: str, kind: type, value: Any) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ConfigError(
+            f"option {option!r} of {name!r} must be of type {kind.__name__}; got {value!r}"
+        )
+    return value
+
+
+def build(name: str, options: dict[str, Any], federation: Federation) -> Method:
+    """The method, ready to use."""
+    return method_class(name)(resolve_options(name, options), federation)

@@ -1,0 +1,183 @@
+"""What a federated method is: a client's correction, a client's memory, a server's rule.
+
+All vectors are flat, float32, of the model's length ``d``. A method is one class; see
+``docs/trainer.md`` for a worked example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+Vectors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What a method may know before the first round.
+
+    sizes: ``int64 [K]`` samples of each client
+    histograms: ``int64 [K, C]`` labels of each client
+    test_histogram: ``int64 [C]`` labels of the test set
+    groups: slices of the flat vector that belong together, such as a convolution and its norm
+    """
+
+    sizes: Tensor
+    histograms: Tensor
+    test_histogram: Tensor
+    size: int
+    groups: tuple[slice, ...]
+    server_lr: float = 1.0
+
+    @property
+    def clients(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass
+class Local:
+    """One client's training in progress.
+
+    w: the current weights, changed in place by every step
+    g: the gradient of the current batch
+    start: the weights that the server sent
+    sent: what the server sent besides; state: what this client kept, to be changed in place
+    lr: learning rate of this round; steps: steps taken so far
+    backward: puts the gradient of the current batch at ``w`` into ``g``, returns the loss
+    filter_: filters ``g`` in place
+    """
+
+    client: int
+    w: Tensor
+    g: Tensor
+    start: Tensor
+    sent: Vectors
+    state: Vectors
+    lr: float
+    backward: Callable[[], Tensor]
+    filter_: Callable[[], None]
+    steps: int = 0
+
+    @property
+    def lr_sum(self) -> float:
+        """The sum of the learning rates actually applied."""
+        return self.steps * self.lr
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the server has after a round.
+
+    clients: ids in ascending order; weights: ``float64 [M]``, their shares of the samples
+    start: the weights that were sent; results: ``[M, d]`` the clients' weights
+    lr_sums: ``float64 [M]``, the learning rates each client applied, summed
+    """
+
+    number: int
+    clients: Tensor
+    weights: Tensor
+    start: Tensor
+    results: Tensor
+    lr_sums: Tensor
+
+    @property
+    def uniform(self) -> Tensor:
+        """Equal shares."""
+        count = len(self.clients)
+        return torch.full((count,), 1 / count, dtype=torch.float64)
+
+    def delta(self, row: int) -> Tensor:
+        """What one client changed."""
+        return self.results[row] - self.start
+
+
+def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
+    """The sum of ``weights[k] * rows[k]``, in double precision and in the order of the rows."""
+    total = torch.zeros(rows.shape[1], dtype=torch.float64)
+    for row, weight in zip(rows, weights.tolist(), strict=True):
+        total.add_(row, alpha=weight)
+    return total.to(rows.dtype)
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Refuse an option below its least value."""
+    if not value >= least:
+        raise ValueError(f"{name} is {value}; the least is {least:g}")
+
+
+def between(name: str, value: float, least: float, most: float) -> None:
+    """Refuse an option outside its range."""
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}; choose one from {least:g} to {most:g}")
+
+
+def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Refuse a word that is not among the allowed ones."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(allowed)}")
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A method without options of its own."""
+
+
+class Method:
+    """FedAvg; every other method changes a part of it.
+
+    client_vectors: names of the vectors a client keeps between rounds, zero at first
+    sent_vectors: names of the server's vectors that are sent with the weights
+    down, up: payload for each active client, in multiples of ``d``
+    """
+
+    name: ClassVar[str] = "fedavg"
+    Options: ClassVar[type] = NoOptions
+    client_vectors: ClassVar[tuple[str, ...]] = ()
+    sent_vectors: ClassVar[tuple[str, ...]] = ()
+    down: ClassVar[int] = 1
+    up: ClassVar[int] = 1
+
+    def __init__(self, options: Any, federation: Federation) -> None:
+        self.options = options
+        self.federation = federation
+
+    def server_state(self) -> Vectors:
+        """The server's tensors besides the weights, before the first round."""
+        return {name: torch.zeros(self.federation.size) for name in self.sent_vectors}
+
+    def gradient(self, local: Local) -> Tensor:
+        """Put the data gradient of the batch into ``local.g`` and return the loss."""
+        return local.backward()
+
+    @property
+    def scale(self) -> float:
+        """Factor on the filtered and clipped data gradient."""
+        return 1.0
+
+    def correction(self, local: Local) -> Tensor | None:
+        """What is added to the data gradient, never filtered: a new tensor, or ``None``."""
+        return None
+
+    def pull(self, client: int) -> float:
+        """The coefficient of ``w`` inside the correction (only ``clip_scope=corrected`` asks)."""
+        return 0.0
+
+    def finish(self, local: Local) -> None:
+        """Change ``local.state`` in place after the last step."""
+
+    def shares(self, round: Round) -> Tensor:
+        """Weights of the clients in the average, ``float64 [M]``."""
+        return round.weights
+
+    def aggregate(self, round: Round, server: Vectors) -> Tensor:
+        """The next weights; ``server`` is changed in place."""
+        return self.server_step(round, weighted_sum(round.results, self.shares(round)))
+
+    def server_step(self, round: Round, average: Tensor) -> Tensor:
+        """From the old weights towards the average, all the way at server learning rate 1."""
+        rate = self.federation.server_lr
+        return average if rate == 1.0 else torch.lerp(round.start, average, rate)

@@ -1,0 +1,34 @@
+"""SCAFFOLD, option II: control variates estimate each client's and the mean gradient.
+
+v = u - c_k + c;  c_k <- c_k - c + (w_t - w_k) / sum of learning rates;
+w <- w + server_lr mean(Delta_k);  c <- c + (1/K) sum(change of c_k).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from specgrad_fl.methods.base import Local, Method, Round, Vectors, weighted_sum
+
+
+class Scaffold(Method):
+    """c_k is an average of gradients that were filtered already, so it is not filtered again."""
+
+    name = "scaffold"
+    client_vectors = ("c_k",)
+    sent_vectors = ("c",)
+    down = 2
+    up = 2
+
+    def correction(self, local: Local) -> Tensor:
+        return local.sent["c"] - local.state["c_k"]
+
+    def finish(self, local: Local) -> None:
+        local.state["c_k"].sub_(local.sent["c"]).add_(local.start - local.w, alpha=1 / local.lr_sum)
+
+    def aggregate(self, round: Round, server: Vectors) -> Tensor:
+        # the change of c_k is (w_t - w_k) / lr_sum_k - c, which the server can form itself
+        deltas = (round.results - round.start) / -round.lr_sums[:, None].float()
+        change = weighted_sum(deltas, round.uniform) - server["c"]
+        server["c"] = server["c"] + change * (len(round.clients) / self.federation.clients)
+        return self.server_step(round, weighted_sum(round.results, round.uniform))

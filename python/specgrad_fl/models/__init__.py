@@ -1,0 +1,103 @@
+"""Backbones by name, all with GroupNorm of two groups, and any model of one's own.
+
+>>> model = build("resnet20", Inputs(num_classes=10, in_channels=3, image_size=32))
+>>> sum(p.numel() for p in model.parameters())
+272474
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from specgrad_fl.errors import ConfigError, suggest
+from specgrad_fl.models.cnn import femnist_cnn, textcnn
+from specgrad_fl.models.densenet import densenet121
+from specgrad_fl.models.resnet import resnet8, resnet18, resnet20, wrn56_2
+from specgrad_fl.models.vit import vit, vit_small
+from specgrad_fl.seeding import derive
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "resnet8": resnet8,
+    "resnet20": resnet20,
+    "resnet18": resnet18,
+    "wrn56_2": wrn56_2,
+    "densenet121": densenet121,
+    "vit": vit,
+    "vit_small": vit_small,
+    "femnist_cnn": femnist_cnn,
+    "textcnn": textcnn,
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a data set tells a model. ``vocabulary`` is 0 for images."""
+
+    num_classes: int
+    in_channels: int = 0
+    image_size: int = 0
+    vocabulary: int = 0
+
+
+def build(name: str, inputs: Inputs, options: dict[str, Any] | None = None) -> nn.Module:
+    """The model ``name``, or the one that ``module:factory`` returns.
+
+    A factory is called with those of ``num_classes``, ``in_channels``, ``image_size`` and
+    ``vocabulary`` that it has parameters for, and with the options.
+    """
+    options = options or {}
+    factory = _imported(name) if ":" in name else _bundled(name)
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"model {name!r}: {error}; name a function or a class") from error
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for option in options:
+        if not takes_all and option not in parameters:
+            allowed = set(parameters) - set(asdict(inputs))
+            hint = suggest(option, allowed) if allowed else "it takes none"
+            raise ConfigError(f"model {name!r} has no option {option!r}; {hint}")
+    known = {k: v for k, v in asdict(inputs).items() if takes_all or k in parameters}
+    try:
+        model = factory(**{**known, **options})
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"model {name!r} cannot be built: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{name} returned {type(model).__name__}; a torch.nn.Module is needed")
+    return model
+
+
+def build_seeded(name: str, inputs: Inputs, options: dict[str, Any] | None, seed: int) -> nn.Module:
+    """The model with initial weights that follow from ``seed`` alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "model"))
+        return build(name, inputs, options)
+
+
+def _bundled(name: str) -> Callable[..., nn.Module]:
+    if name not in MODELS:
+        raise ConfigError(
+            f"there is no model {name!r}; {suggest(name, MODELS)} One of your own is written "
+            "module:factory."
+        )
+    return MODELS[name]
+
+
+def _imported(name: str) -> Callable[..., nn.Module]:
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module beside the user's configuration
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ConfigError(f"model {name!r}: cannot import {module!r}: {error}") from error
+    except AttributeError as error:
+        raise ConfigError(f"model {name!r}: {module} has no {attribute!r}") from error

@@ -1,0 +1,368 @@
+"""How the training samples are divided over clients.
+
+Every partition is a function of the data set, its arguments and one seed; NumPy's PCG64 makes
+it the same on every platform.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specgrad_fl.atomic import replacing
+from specgrad_fl.data.base import DataError, Dataset
+from specgrad_fl.errors import suggest
+
+Indices = NDArray[np.int64]
+KINDS = ("dirichlet", "iid", "shards", "natural", "feature_shift")
+MODES = ("refill", "once")
+# below this a client's prior says nothing about the classes that are left
+NO_MASS = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which training samples each client holds.
+
+    clients: one ``int64`` tensor of indices per client
+    mode: what the Dirichlet partition does with an exhausted class; ``""`` for other kinds
+    alpha: concentration of the Dirichlet prior; ``nan`` for other kinds
+    fingerprint: that of the data set that was divided
+    """
+
+    clients: list[Tensor]
+    kind: str
+    mode: str
+    alpha: float
+    seed: int
+    fingerprint: str = ""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Samples per client."""
+        return [len(indices) for indices in self.clients]
+
+    def counts(self, labels: Tensor, num_classes: int) -> Tensor:
+        """``int64 [clients, num_classes]``: how many samples of each class a client holds."""
+        rows = [torch.bincount(labels[held], minlength=num_classes) for held in self.clients]
+        return torch.stack(rows)
+
+    def check(self, dataset: Dataset) -> None:
+        """Refuse a data set other than the one that was divided."""
+        if self.fingerprint and self.fingerprint != dataset.fingerprint:
+            raise DataError(
+                f"the partition was made for data with fingerprint {self.fingerprint}, and "
+                f"{dataset.name} has {dataset.fingerprint}; use the data of the first run or "
+                "make a new partition"
+            )
+        highest = max(int(held.max()) for held in self.clients)
+        if highest >= len(dataset.train_y):
+            raise DataError(
+                f"the partition names training sample {highest}, and {dataset.name} has "
+                f"{len(dataset.train_y)}; make a new partition"
+            )
+
+    def save(self, path: Path) -> None:
+        """Write an npz file without pickled objects; the file appears whole or not at all."""
+        about = {
+            "kind": self.kind,
+            "mode": self.mode,
+            "alpha": None if math.isnan(self.alpha) else self.alpha,
+            "seed": self.seed,
+            "fingerprint": self.fingerprint,
+        }
+        with replacing(Path(path)) as temporary, open(temporary, "wb") as file:
+            np.savez(
+                file,
+                indices=torch.cat(self.clients).numpy(),
+                sizes=np.array(self.sizes, dtype=np.int64),
+                about=np.array(json.dumps(about)),
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> Partition:
+        """Read what :meth:`save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                indices = torch.from_numpy(arrays["indices"].astype(np.int64, casting="safe"))
+                sizes = arrays["sizes"].tolist()
+                about = json.loads(str(arrays["about"]))
+            clients = list(indices.split(sizes))
+            if about["alpha"] is None:
+                about["alpha"] = math.nan
+            return cls(clients=clients, **about)
+        except FileNotFoundError as error:
+            raise DataError(f"there is no partition at {path}; make one first") from error
+        except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError,
+                zipfile.BadZipFile) as error:  # fmt: skip
+            raise DataError(
+                f"{path} is not a saved partition or is damaged ({error}); make a new one"
+            ) from error
+
+    def heatmap(self, path: Path, labels: Tensor, num_classes: int) -> None:
+        """Draw samples per client and class as a PNG."""
+        from matplotlib.figure import Figure
+
+        counts = self.counts(labels, num_classes).T.numpy()
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.add_subplot()
+        image = axes.imshow(counts, aspect="auto", cmap="viridis", interpolation="nearest")
+        settings = [self.kind, self.mode, f"seed {self.seed}"]
+        if not math.isnan(self.alpha):
+            settings.insert(1, f"alpha {self.alpha:g}")
+        axes.set(xlabel="client", ylabel="class", title=", ".join(s for s in settings if s))
+        figure.colorbar(image, label="training samples")
+        with replacing(Path(path)) as temporary:
+            figure.savefig(temporary, format="png", dpi=120)
+
+
+def make_partition(
+    dataset: Dataset,
+    *,
+    kind: str,
+    clients: int,
+    alpha: float = 0.1,
+    mode: str = "refill",
+    seed: int,
+    shards_per_client: int = 2,
+    samples_per_client: int = 500,
+) -> Partition:
+    """Divide the training samples of ``dataset`` over ``clients``.
+
+    kind:
+        ``dirichlet``: equal sizes, class shares drawn from a Dirichlet prior of ``alpha``;
+        ``mode="refill"`` gives an exhausted class its whole list back, so that some samples are
+        held twice and others by nobody; ``mode="once"`` holds every sample at most once.
+        ``iid``: equal sizes, at random.
+        ``shards``: samples sorted by class and cut in equal shards, ``shards_per_client`` each.
+        ``natural``: one client per writer; with fewer clients than writers some are drawn,
+        0 takes all.
+        ``feature_shift``: 2 or 3 corruptions per client, ``samples_per_client`` samples.
+
+    Equal sizes drop the remainder of the division.
+
+    >>> from specgrad_fl.data import load
+    >>> partition = make_partition(load("digits"), kind="dirichlet", clients=10, seed=0)
+    >>> set(partition.sizes)
+    {143}
+    """
+    if kind not in KINDS:
+        raise DataError(f"there is no partition {kind!r}; {suggest(kind, KINDS)}")
+    if mode not in MODES:
+        raise DataError(f"mode is {mode!r}; choose one of {', '.join(MODES)}")
+    if not (0 < alpha < math.inf):
+        raise DataError(f"alpha is {alpha}; choose a positive number such as 0.1")
+    if seed < 0:
+        raise DataError(f"seed is {seed}; choose 0 or a positive whole number")
+    if clients < (0 if kind == "natural" else 1):
+        raise DataError(f"clients is {clients}; choose a positive whole number")
+    rng = np.random.default_rng(seed)
+    makers: dict[str, Callable[[], list[Indices]]] = {
+        "dirichlet": lambda: _dirichlet(dataset, clients, alpha, mode, rng),
+        "iid": lambda: _iid(dataset, clients, rng),
+        "shards": lambda: _shards(dataset, clients, shards_per_client, rng),
+        "natural": lambda: _natural(dataset, clients, rng),
+        "feature_shift": lambda: _feature_shift(dataset, clients, samples_per_client, rng),
+    }
+    held = makers[kind]()
+    dirichlet = kind == "dirichlet"
+    return Partition(
+        clients=[torch.from_numpy(indices) for indices in held],
+        kind=kind,
+        mode=mode if dirichlet else "",
+        alpha=alpha if dirichlet else math.nan,
+        seed=seed,
+        fingerprint=dataset.fingerprint,
+    )
+
+
+def _equal_size(samples: int, clients: int) -> int:
+    if clients > samples:
+        raise DataError(
+            f"clients is {clients}, more than the {samples} training samples, so that some would "
+            f"be empty; choose at most {samples}"
+        )
+    return samples // clients
+
+
+def _class_pools(labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
+    """The samples of each class, each list shuffled on its own."""
+    return [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
+
+
+def _dirichlet(
+    dataset: Dataset, clients: int, alpha: float, mode: str, rng: np.random.Generator
+) -> list[Indices]:
+    labels = dataset.train_y.numpy()
+    size = _equal_size(len(labels), clients)
+    priors = rng.dirichlet(np.full(dataset.num_classes, alpha), size=clients)
+    pools = _class_pools(labels, dataset.num_classes, rng)
+    slots = rng.permutation(np.repeat(np.arange(clients), size))
+    draw = _Refill(priors, pools, rng) if mode == "refill" else _Once(priors, pools, rng)
+    held: list[list[int]] = [[] for _ in range(clients)]
+    for client in slots.tolist():
+        held[client].append(draw(client))
+    return [np.array(indices, dtype=np.int64) for indices in held]
+
+
+def _cumulative(weights: NDArray[np.float64]) -> list[float]:
+    """Upper ends of the intervals of ``[0, 1)`` that stand for the classes."""
+    ends = np.cumsum(weights / weights.sum())
+    # rounding may leave the last end below a number that is drawn
+    ends[-1] = 1.0
+    return ends.tolist()
+
+
+class _Refill:
+    """Takes a sample of a class of the client's prior; an empty class gets its list back."""
+
+    def __init__(
+        self, priors: NDArray[np.float64], pools: list[Indices], rng: np.random.Generator
+    ) -> None:
+        # a class without any sample can never be refilled
+        self._classes = [c for c, pool in enumerate(pools) if len(pool)]
+        self._pools = [pool.tolist() for pool in pools]
+        self._stock = [len(pool) for pool in pools]
+        self._ends = [_cumulative(_some_mass(prior[self._classes])) for prior in priors]
+        self._random = rng.random
+
+    def __call__(self, client: int) -> int:
+        while True:
+            label = self._classes[bisect_right(self._ends[client], self._random())]
+            if self._stock[label]:
+                self._stock[label] -= 1
+                return self._pools[label][self._stock[label]]
+            self._stock[label] = len(self._pools[label])
+
+
+class _Once:
+    """Takes a sample of the client's prior over the classes that still have one."""
+
+    def __init__(
+        self, priors: NDArray[np.float64], pools: list[Indices], rng: np.random.Generator
+    ) -> None:
+        self._priors = priors
+        self._pools = [pool.tolist() for pool in pools]
+        self._random = rng.random
+        self._restock()
+
+    def _restock(self) -> None:
+        """Recompute every client's draw; needed only when a class has run out."""
+        self._stocked = [c for c, pool in enumerate(self._pools) if pool]
+        restricted = self._priors[:, self._stocked]
+        self._ends = [
+            _cumulative(weights) if weights.sum() >= NO_MASS else None for weights in restricted
+        ]
+
+    def __call__(self, client: int) -> int:
+        ends = self._ends[client]
+        if ends is None:
+            stock = np.array([len(self._pools[c]) for c in self._stocked], dtype=np.float64)
+            ends = _cumulative(stock)
+        pool = self._pools[self._stocked[bisect_right(ends, self._random())]]
+        sample = pool.pop()
+        if not pool:
+            self._restock()
+        return sample
+
+
+def _some_mass(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weights, or equal ones where nothing is left of the prior."""
+    return weights if weights.sum() >= NO_MASS else np.ones_like(weights)
+
+
+def _iid(dataset: Dataset, clients: int, rng: np.random.Generator) -> list[Indices]:
+    samples = len(dataset.train_y)
+    size = _equal_size(samples, clients)
+    return list(rng.permutation(samples)[: size * clients].reshape(clients, size))
+
+
+def _shards(
+    dataset: Dataset, clients: int, per_client: int, rng: np.random.Generator
+) -> list[Indices]:
+    if per_client < 1:
+        raise DataError(f"shards_per_client is {per_client}; choose 1 or more")
+    labels = dataset.train_y.numpy()
+    shards = clients * per_client
+    size = len(labels) // shards
+    if size == 0:
+        raise DataError(
+            f"{clients} clients with {per_client} shards each need {shards} training samples, and "
+            f"{dataset.name} has {len(labels)}; choose fewer clients or shards"
+        )
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    pieces = by_class[: shards * size].reshape(shards, size)
+    owners = rng.permutation(shards).reshape(clients, per_client)
+    return [pieces[owned].reshape(-1) for owned in owners]
+
+
+def _natural(dataset: Dataset, clients: int, rng: np.random.Generator) -> list[Indices]:
+    if dataset.writers is None:
+        raise DataError(
+            f"{dataset.name} does not say who wrote which sample; choose another partition, such "
+            "as dirichlet, or a data set with writers, such as mnist_by_writer"
+        )
+    writers = dataset.writers.numpy()
+    names, sizes = np.unique(writers, return_counts=True)
+    if clients > len(names):
+        raise DataError(
+            f"clients is {clients}, and {dataset.name} has {len(names)} writers; choose at most "
+            f"{len(names)}, or 0 for all"
+        )
+    by_writer = np.split(np.argsort(writers, kind="stable"), np.cumsum(sizes)[:-1])
+    if clients == 0:
+        return by_writer
+    drawn = np.sort(rng.choice(len(names), size=clients, replace=False))
+    return [by_writer[writer] for writer in drawn]
+
+
+def _feature_shift(
+    dataset: Dataset, clients: int, size: int, rng: np.random.Generator
+) -> list[Indices]:
+    """Two or three corruptions per client; no image of a corruption is held by two clients."""
+    if dataset.domains is None:
+        raise DataError(
+            f"{dataset.name} has no corruptions to tell clients apart; choose cifar10_c or "
+            "cifar100_c, or another partition"
+        )
+    domains = dataset.domains.numpy()
+    count = len(dataset.domain_names)
+    if count < 3:
+        raise DataError(
+            f"feature_shift needs 3 corruptions; {dataset.name} was loaded with {count}"
+        )
+    if size < 3:
+        raise DataError(f"samples_per_client is {size}; three corruptions need at least 3")
+    pools = [rng.permutation(np.flatnonzero(domains == d)) for d in range(count)]
+    given = np.zeros(count, dtype=np.int64)
+    usage = np.zeros(count, dtype=np.int64)
+    held = []
+    for client in range(clients):
+        # least used first, ties at random
+        order = np.lexsort((rng.random(count), usage))
+        chosen = order[: rng.integers(2, 4)]
+        usage[chosen] += 1
+        parts = []
+        for place, domain in enumerate(chosen):
+            share = size // len(chosen) + (place < size % len(chosen))
+            if given[domain] + share > len(pools[domain]):
+                raise DataError(
+                    f"client {client} needs {share} images of {dataset.domain_names[domain]} and "
+                    f"{len(pools[domain]) - given[domain]} are left; choose fewer clients or less "
+                    f"than samples_per_client={size}"
+                )
+            parts.append(pools[domain][given[domain] : given[domain] + share])
+            given[domain] += share
+        held.append(np.concatenate(parts))
+    return held

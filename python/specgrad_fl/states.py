@@ -1,0 +1,111 @@
+"""What clients keep between rounds: allocated at first participation, in RAM up to a limit.
+
+A state is written to a file that names client and round, and never changed afterwards. A
+checkpoint lists the files it needs; files that it does not list are removed only once it is
+safely stored. So a run killed at any moment finds every file of its last checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from specgrad_fl import atomic, checkpoint
+from specgrad_fl.errors import RunError
+
+Vectors = dict[str, Tensor]
+
+
+class ClientStates:
+    """Vectors of length ``size`` by client, zero until they are first stored."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], size: int, ram_mib: float) -> None:
+        self.folder = folder
+        self.names = names
+        self.size = size
+        bytes_each = max(1, 4 * size * len(names))
+        self._capacity = int(ram_mib * 2**20 // bytes_each)
+        self._recent: OrderedDict[int, Vectors] = OrderedDict()
+        self._unwritten: set[int] = set()
+        self._round: dict[int, int] = {}
+
+    def _path(self, client: int, round_number: int) -> Path:
+        return self.folder / f"{client:06d}-{round_number:06d}.safetensors"
+
+    def get(self, client: int) -> Vectors:
+        """The state of a client."""
+        if client in self._recent:
+            self._recent.move_to_end(client)
+            return self._recent[client]
+        if client not in self._round:
+            return {name: torch.zeros(self.size) for name in self.names}
+        path = self._path(client, self._round[client])
+        try:
+            state = load_file(path)
+        except Exception as error:  # safetensors raises its own type, and OSError
+            raise RunError(
+                f"the state of client {client} cannot be read from {path}: {error}; the run "
+                "cannot be continued without it"
+            ) from error
+        self._keep(client, state)
+        return state
+
+    def put(self, client: int, round_number: int, state: Vectors) -> None:
+        """Store the state that a client has after a round."""
+        self._round[client] = round_number
+        self._unwritten.add(client)
+        self._keep(client, {name: vector.clone() for name, vector in state.items()})
+
+    def _keep(self, client: int, state: Vectors) -> None:
+        self._recent[client] = state
+        self._recent.move_to_end(client)
+        while len(self._recent) > self._capacity:
+            oldest, vectors = self._recent.popitem(last=False)
+            if oldest in self._unwritten:
+                self._write(oldest, vectors)
+
+    def _write(self, client: int, state: Vectors) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise atomic.cannot_write(self.folder, error) from error
+        checkpoint.save(self._path(client, self._round[client]), state, {})
+        self._unwritten.discard(client)
+
+    def flush(self) -> dict[int, int]:
+        """Write what is not on disk yet; the round of the newest state of each client."""
+        for client in sorted(self._unwritten):
+            self._write(client, self._recent[client])
+        return dict(self._round)
+
+    def restore(self, rounds: dict[int, int]) -> None:
+        """Go back to the states that a checkpoint lists."""
+        self._recent.clear()
+        self._unwritten.clear()
+        self._round = dict(rounds)
+        for client, round_number in rounds.items():
+            path = self._path(client, round_number)
+            if not path.is_file():
+                raise RunError(
+                    f"the checkpoint needs {path}, which is missing; restore the file or start "
+                    "a new run"
+                )
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove files that the stored checkpoint does not need."""
+        if not self.folder.is_dir():
+            return
+        needed = {self._path(client, number) for client, number in self._round.items()}
+        for path in self.folder.iterdir():
+            if path not in needed:
+                path.unlink()
+
+    @property
+    def resident(self) -> int:
+        """Clients whose state is in RAM."""
+        return len(self._recent)

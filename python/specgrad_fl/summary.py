@@ -1,0 +1,50 @@
+"""From the rounds of a run to the numbers that are compared."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from specgrad_fl.config import Config
+
+Record = dict[str, Any]
+LAST = 10
+
+
+def summarise(records: list[Record], config: Config) -> dict[str, Any]:
+    """Results of a run.
+
+    ``mean_last_10`` averages the evaluations among the last ten rounds; ``rounds_to_target`` is
+    the first evaluated round that reaches the target, ``None`` if none does.
+    """
+    scored = [r for r in records if "test_accuracy" in r]
+    best = max(scored, key=lambda r: r["test_accuracy"])
+    recent = [r["test_accuracy"] for r in scored if r["round"] > len(records) - LAST]
+    reached = [r["round"] for r in scored if r["test_accuracy"] >= config.target]
+    seconds = sum(r["seconds"]["round"] for r in records)
+    return {
+        "method": config.method,
+        "filter": config.filter,
+        "seed": config.seed,
+        "rounds": len(records),
+        "final_accuracy": scored[-1]["test_accuracy"],
+        "best_accuracy": best["test_accuracy"],
+        "best_round": best["round"],
+        "mean_last_10": statistics.fmean(recent),
+        "evaluations_in_last_10": len(recent),
+        "target": config.target,
+        "rounds_to_target": reached[0] if config.target and reached else None,
+        "seconds": seconds,
+        "seconds_per_round": statistics.median(r["seconds"]["round"] for r in records),
+        "evaluate_share": sum(r["seconds"]["evaluate"] for r in records) / seconds,
+        "filter_share": filter_share(records),
+        "peak_mib": max(sum(r["memory_mib"].values()) for r in records),
+        "bytes_up": sum(r["bytes_up"] for r in records),
+        "bytes_down": sum(r["bytes_down"] for r in records),
+    }
+
+
+def filter_share(records: list[Record]) -> float:
+    """The filter's part of the clients' time."""
+    filtering = sum(r["seconds"]["client_filter"] for r in records)
+    return filtering / (filtering + sum(r["seconds"]["client_compute"] for r in records))

@@ -1,0 +1,186 @@
+"""The command: what it prints, and one sentence with exit code 2 for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+from specgrad_fl import cli
+from specgrad_fl.runs import RunDirectory
+
+FAST = ["--clients=4", "--active=2", "--rounds=2", "--workers=1", "--batch-size=100"]
+
+
+@pytest.fixture
+def command(capsys, tmp_path, monkeypatch):
+    """Runs a command in an empty directory: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SPECGRAD_DATA", raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_train_resume_plot_list(command, tmp_path):
+    code, out, err = command("train", *FAST, "--eval-every=1")
+    assert (code, err) == (0, "")
+    *rounds, result = map(json.loads, out.splitlines())
+    assert [r["round"] for r in rounds] == [1, 2]
+    assert 0 <= rounds[-1]["test_accuracy"] == result["final_accuracy"] <= 1
+    assert set(rounds[-1]["split"]) == {"compute", "filter", "aggregate", "evaluate"}
+    run = RunDirectory(tmp_path / result["run"])
+    present = {path.name.partition(".")[0] for path in run.path.iterdir()}
+    assert present >= {
+        "config", "environment", "partition", "metrics", "events", "curves", "last", "best",
+        "summary",
+    }  # fmt: skip
+    assert (run.path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (run.path / "partition.png").read_bytes().startswith(b"\x89PNG")
+    table = (run.path / "metrics.csv").read_text().splitlines()
+    assert len(table) == 3
+    assert table[0].startswith("round,lr,train_loss,bytes_down,bytes_up,test_accuracy")
+
+    assert command("resume", str(run.path), "--quiet")[0] == 0
+    code, out, _ = command("list", "runs")
+    assert code == 0
+    assert "finished" in out
+    code, out, _ = command("plot", str(run.path), "--out", "picture.png")
+    assert code == 0
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_runs_what_is_missing(command, tmp_path):
+    flags = ["compare", *FAST, "--quiet", "--methods=fedavg,fedprox", "--target=0.05"]
+    flags += ["--option", "fedprox.mu=0.5"]
+    code, out, _ = command(*flags, "--seeds=0")
+    assert code == 0
+    assert len(out.splitlines()) == 1 + 4 + 1
+    finished = sorted((tmp_path / "runs").glob("*/summary.json"))
+    stamps = {path: path.stat().st_mtime_ns for path in finished}
+    assert len(finished) == 4
+    code, out, _ = command(*flags, "--seeds=0,1")
+    assert code == 0
+    assert "+-" in out.splitlines()[1]
+    assert len(list((tmp_path / "runs").glob("*/summary.json"))) == 8
+    assert {path: path.stat().st_mtime_ns for path in finished} == stamps
+    prox = next((tmp_path / "runs").glob("*fedprox-none-s0*"))
+    assert RunDirectory(prox).config().options == {"mu": 0.5}
+    report = json.loads((tmp_path / "runs" / "compare.json").read_text())
+    assert len(report["table"]) == 4
+    assert (tmp_path / "runs" / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_file_then_command_line(command, tmp_path):
+    (tmp_path / "experiment.toml").write_text("rounds = 1\nseed = 5\n[options]\nmu = 0.5\n")
+    code, out, _ = command(
+        "train", *FAST, "--rounds=1", "--quiet", "--config=experiment.toml", "--seed=6",
+        "--method=fedprox",
+    )  # fmt: skip
+    assert code == 0
+    config = RunDirectory(tmp_path / json.loads(out)["run"]).config()
+    assert (config.rounds, config.seed, config.options) == (1, 6, {"mu": 0.5})
+
+
+def test_listings(command):
+    code, out, _ = command("list")
+    assert code == 0
+    for word in ("scaffold", "rho=0.1", "densenet121", "dirichlet", "cifar10", "gaussian"):
+        assert word in out
+    code, out, _ = command("data", "list")
+    assert code == 0
+    assert "digits" in out
+
+
+@pytest.mark.parametrize("name", ["train", "resume", "compare", "plot", "list", "data"])
+def test_help_teaches(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([name, "--help"])
+    assert stopped.value.code == 0
+    assert len(capsys.readouterr().out.splitlines()) > 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--rouds=3"], "unknown argument '--rouds=3'; did you mean 'rounds'"),
+        (["train", "--rounds=many"], "invalid int value: 'many'"),
+        (["train", "--option", "mu"], "an option is written key=value; got 'mu'"),
+        (["train", "--option", "mu=1"], "method 'fedavg' has no option 'mu'"),
+        (["trian"], "invalid choice: 'trian'"),
+        (["train", "--method=fedprx"], "did you mean 'fedprox'"),
+        (["train", "--model=resnet9"], "did you mean 'resnet8'"),
+        (["train", "--dataset=digit"], "did you mean 'digits'"),
+        (["train", "--device=cuda:7"], "device 'cuda:7' cannot be used"),
+        (["train", "--device=gpu"], "device 'gpu' cannot be used"),
+        (["train", "--clients=5000"], "more than the 1438 training samples"),
+        (["train", "--clients=3", "--active=4"], "active is 4, and there are 3 clients"),
+        (["train", "--partition=natural"], "does not say who wrote which sample"),
+        (["train", "--partition=random"], "there is no partition 'random'"),
+        (["train", "--alpha=0"], "alpha is 0"),
+        (["train", "--config=absent.toml"], "cannot read the configuration absent.toml"),
+        (["train", "--dataset=cifar10"], "cifar10"),
+        (["train", "--filter=fft", "--filter-backend=quantum"], "backend must be one of"),
+        (["train", "--filter=fft", "--ratio=1"], "ratio must lie in"),
+        (["train", "--filter=fft", "--filter-order=99"], "order must permute the axes"),
+        (["train", "--filter=fft", "--filter-select=("], "filter 'fft' cannot be used"),
+        (["train", "--filter=fft", "--filter-select=nothing"], "filter"),
+        (["train", "--model=textcnn"], "model 'textcnn' does not take the samples of digits"),
+        (["train", "--model=torch.nn:Identity"], "returns shape (2, 1, 8, 8) for 2 samples"),
+        (["resume", "nowhere"], "nowhere is not a run directory"),
+        (["plot", "nowhere"], "nowhere is not a run directory"),
+        (["list", "nowhere"], "there is no folder nowhere"),
+        (["compare", "--seeds=a"], "argument --seeds"),
+        (["compare", "--methods=fedavg", "--option=mu=1"], "has no option 'mu'"),
+        (["data", "fetch", "digit"], "there is no data set 'digit'"),
+    ],
+)
+def test_mistakes(command, arguments, message):
+    code, out, err = command(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("specgrad-fl: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_a_run_is_never_overwritten(command, tmp_path):
+    assert command("train", *FAST, "--quiet", "--out=here")[0] == 0
+    before = (tmp_path / "here" / "last.safetensors").read_bytes()
+    code, _, err = command("train", *FAST, "--quiet", "--out=here", "--seed=9")
+    assert code == 2
+    assert "already holds a run" in err
+    assert (tmp_path / "here" / "last.safetensors").read_bytes() == before
+
+
+def test_output_that_cannot_be_written(command, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = command("train", *FAST, "--out=file/run")
+    assert code == 2
+    assert "cannot write to file/run: Not a directory" in err
+    if os.geteuid() != 0:  # root may write anywhere
+        (tmp_path / "closed").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+        assert command("train", *FAST, "--out=closed/run")[0] == 2
+
+
+def test_resume_refuses_what_decides_the_result(command):
+    assert command("train", *FAST, "--quiet", "--out=here")[0] == 0
+    code, _, err = command("resume", "here", "--lr=0.5")
+    assert code == 2
+    assert "lr" in err
+
+
+def test_interrupt_says_how_to_go_on(command, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.COMMANDS, "train", interrupt)
+    code, _, err = command("train")
+    assert code == 130
+    assert "resume" in err

@@ -1,0 +1,129 @@
+"""Settings: types, limits, files, names that do not exist."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_toml, to_toml
+from specgrad_fl.errors import ConfigError
+from specgrad_fl.methods import METHODS, own_options, resolve_options
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "rounds is 0; the least is 1"),
+        ({"rounds": 2.5}, "rounds must be a whole number; got 2.5"),
+        ({"rounds": True}, "rounds must be a whole number; got True"),
+        ({"lr": "fast"}, "lr must be a number; got 'fast'"),
+        ({"lr": float("nan")}, "lr must be a finite number"),
+        ({"filter": "ftt"}, "filter is 'ftt'; did you mean 'fft'"),
+        ({"ratio": 1.5}, "ratio is 1.5; the most is 1"),
+        ({"augment": "yes"}, "augment must be true or false"),
+        ({"options": 3}, "options must be a table"),
+        ({"sampling": "all"}, "choose one of bernoulli, uniform"),
+    ],
+)
+def test_refusals(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Config(**settings)
+
+
+def test_whole_numbers_are_numbers():
+    assert Config(lr=1).lr == 1.0
+    assert isinstance(Config(lr=1).lr, float)
+
+
+def test_toml(tmp_path):
+    path = tmp_path / "experiment.toml"
+    path.write_text('lr = 0.5\nmethod = "fedprox"\n[options.fedprox]\nmu = 1\n')
+    assert read_toml(path) == {"lr": 0.5, "method": "fedprox", "options": {"fedprox.mu": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batchsize = 3", "unknown setting 'batchsize'; did you mean 'batch_size'"),
+        ("zzz = 3", "unknown setting 'zzz'; choose one of"),
+        ("lr = ", "is not a TOML file"),
+    ],
+)
+def test_bad_toml(tmp_path, text, message):
+    path = tmp_path / "experiment.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_toml(path)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        read_toml(tmp_path / "absent.toml")
+
+
+texts = st.text(
+    st.characters(blacklist_categories=("Cs",), blacklist_characters="\x7f"), max_size=20
+)
+
+
+@given(
+    dataset=texts,
+    lr=st.floats(0, 1e6),
+    seed=st.integers(0, 2**62),
+    augment=st.booleans(),
+    options=st.dictionaries(
+        texts.filter(bool), st.one_of(st.integers(-(2**62), 2**62), st.booleans(), texts)
+    ),
+)
+def test_written_settings_are_read_back(tmp_path_factory, dataset, lr, seed, augment, options):
+    config = Config(dataset=dataset, lr=lr, seed=seed, augment=augment, options=options)
+    path = tmp_path_factory.mktemp("config") / "config.toml"
+    path.write_text(to_toml(config.as_dict()), encoding="utf-8")
+    assert Config(**read_toml(path)) == config
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_digest_depends_on_what_decides_the_result(name):
+    default = getattr(Config(), name)
+    other = {str: "other", int: 7, float: 0.25, bool: not default, dict: {"a": 1}}
+    value = other[type(default)]
+    choices = FIELDS[name].metadata["choices"]
+    changed = Config().replace(**{name: choices[1] if choices else value})
+    assert (changed.digest == Config().digest) == (name in EXECUTION_KEYS)
+
+
+def test_every_setting_explains_itself():
+    assert all(len(item.metadata["help"]) > 5 for item in FIELDS.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("fedprox", {"my": 1.0}, "has no option 'my'; choose one of mu"),
+        ("fedavg", {"mu": 1.0}, "has no option 'mu'; it has none"),
+        ("fedprox", {"mu": "big"}, "must be of type float; got 'big'"),
+        ("fedprox", {"mu": -1}, "mu is -1.0; the least is 0"),
+        ("fedprox", {"fedprix.mu": 1}, "names no method; did you mean 'fedprox'"),
+        ("fedcm", {"alpha": 2}, "choose one from 0 to 1"),
+        ("feddisco", {"distance": "l3"}, "choose one of kl, l1, l2, cos"),
+        ("fedlws", {"tau_max": 0.001}, "tau_max is 0.001; the least is 0.01"),
+        ("fedproxx", {}, "there is no method 'fedproxx'; did you mean 'fedprox'"),
+        ("math:sqrt", {}, "not a subclass"),
+        ("math:nothing", {}, "math has no 'nothing'"),
+        ("no_module_of_this_name:M", {}, "cannot import"),
+    ],
+)
+def test_option_refusals(method, options, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve_options(method, options)
+
+
+def test_a_table_may_serve_several_methods():
+    table = {"fedprox.mu": 0.5, "alpha": 0.3}
+    assert own_options("fedprox", table, ["fedprox", "feddyn"]) == {"mu": 0.5}
+    assert own_options("feddyn", table, ["fedprox", "feddyn"]) == {"alpha": 0.3}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_defaults_are_valid(method):
+    assert resolve_options(method, {}) == METHODS[method].Options()

@@ -1,0 +1,58 @@
+"""The worked example of the documentation is a method like any other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from specgrad_fl import checkpoint, engine
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "trainer.md"
+
+
+@pytest.fixture
+def example(tmp_path, monkeypatch):
+    """The file that the document shows, importable."""
+    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (tmp_path / "momentum.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "momentum:Momentum"
+
+
+def test_runs_with_filter_workers_and_resume(example, tmp_path, small):
+    config = small(method=example, options={"beta": 0.9}, filter="fft", rounds=3)
+    one = engine.train(config, tmp_path / "one")
+
+    class Stop(Exception):
+        pass
+
+    def stop(record, config):
+        if record["round"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        engine.train(config.replace(workers=2), tmp_path / "two", stop)
+    two = engine.resume(tmp_path / "two")
+    assert one.last_path.read_bytes() == two.last_path.read_bytes()
+    tensors, facts = checkpoint.load(one.last_path)
+    assert tensors["server.velocity"].any()
+    assert facts["client_rounds"]
+
+
+def test_without_its_parts_it_is_fedavg(example, play):
+    plain = play()
+    own = play(method=example, options={"beta": 0.0, "strength": 0.0})
+    assert (plain.board.weights - own.board.weights).abs().max() < 1e-6
+
+
+def test_every_setting_in_the_document_exists():
+    from specgrad_fl.config import FIELDS
+
+    table = re.findall(
+        r"^\| `([a-z_`, ]+)` \| [^|]*\| [^|]*\|$", DOCUMENT.read_text(), re.MULTILINE
+    )
+    documented = {name for cell in table for name in re.split(r"[`, ]+", cell)}
+    settings = documented & {"alpha", "partition_mode", "lr", "eval_every", "workers", "clip"}
+    assert len(settings) == 6
+    assert settings <= set(FIELDS)

@@ -1,0 +1,315 @@
+"""A run that is killed at any moment and resumed ends like one that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from specgrad_fl import atomic, checkpoint, engine
+from specgrad_fl.config import Config
+from specgrad_fl.errors import RunError
+from specgrad_fl.methods import METHODS
+from specgrad_fl.runs import RunDirectory
+
+MEASURED = ("time", "seconds", "filter_share", "memory_mib")
+
+
+def essence(run: RunDirectory) -> list[dict]:
+    """The rounds without what a clock or the operating system measured."""
+    return [{k: v for k, v in r.items() if k not in MEASURED} for r in run.records()]
+
+
+def stored(run: RunDirectory) -> dict[str, bytes]:
+    """Every file that must come out equal."""
+    names = ["config.toml", "partition.npz", "last.safetensors", "best.safetensors"]
+    files = {name: (run.path / name).read_bytes() for name in names}
+    for path in sorted(run.clients_path.glob("*")):
+        files[path.name] = path.read_bytes()
+    return files
+
+
+def assert_same(run: RunDirectory, reference: RunDirectory) -> None:
+    assert essence(run) == essence(reference)
+    ours, theirs = stored(run), stored(reference)
+    assert list(ours) == list(theirs)
+    for name in theirs:
+        assert ours[name] == theirs[name], name
+    assert not list(run.path.glob(f"*{atomic.TEMPORARY}"))
+
+
+def finish(config: Config, path: Path) -> RunDirectory:
+    """What a user would do after a crash."""
+    run = RunDirectory(path)
+    return engine.resume(path) if run.exists else engine.train(config, path)
+
+
+def in_child(work: Callable[[], object], kill_after: float | None = None) -> int:
+    """Do something in a forked process; its exit code, negative for the signal that ended it."""
+    torch.set_num_threads(1)
+    child = os.fork()
+    if child == 0:
+        os.closerange(0, 3)
+        try:
+            work()
+            os._exit(0)
+        except RunError:
+            os._exit(2)
+        except BaseException:
+            os._exit(70)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_and_die_at(config: Config, path: Path, operation: int) -> Callable[[], None]:
+    """Train, and be killed at the n-th file operation, in the middle of a write if it is one."""
+
+    def work() -> None:
+        count = 0
+
+        def dying(function: Callable, torn: Callable | None = None) -> Callable:
+            def wrapped(*args, **kwargs):
+                nonlocal count
+                count += 1
+                if count == operation:
+                    if torn is not None:
+                        torn(*args)
+                    die()
+                return function(*args, **kwargs)
+
+            return wrapped
+
+        write_bytes, write_text = Path.write_bytes, Path.write_text
+        os.replace = dying(os.replace)
+        os.fsync = dying(os.fsync)
+        Path.unlink = dying(Path.unlink)
+        Path.write_bytes = dying(write_bytes, lambda p, b: write_bytes(p, b[: len(b) // 2]))
+        Path.write_text = dying(
+            write_text, lambda p, text, **kwargs: write_text(p, text[: len(text) // 2])
+        )
+        engine.train(config, path)
+
+    return work
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_at_random_file_operations(tmp_path, small, method):
+    config = small(method=method, filter="fft", rounds=3, clients=4, active=2)
+    reference = engine.train(config, tmp_path / "reference")
+    draw = random.Random(METHODS[method].name)
+    killed = 0
+    for trial in range(3):
+        path = tmp_path / f"trial{trial}"
+        code = in_child(train_and_die_at(config, path, draw.randint(1, 45)))
+        assert code in (0, -signal.SIGKILL)
+        killed += code != 0
+        assert_same(finish(config, path), reference)
+    assert killed >= 2
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_killed_at_random_moments_again_and_again(tmp_path, small, method):
+    config = small(method=method, rounds=12, clients=4, active=2, state_ram_mib=0)
+    reference = engine.train(config, tmp_path / "reference")
+    draw = random.Random(7)
+    path = tmp_path / "killed"
+    kills = 0
+    for _ in range(4):
+        code = in_child(lambda: finish(config, path), kill_after=draw.uniform(0.1, 0.7))
+        kills += code == -signal.SIGKILL
+    assert kills
+    assert_same(finish(config, path), reference)
+
+
+def interrupted(config: Config, path: Path, rounds: int) -> RunDirectory:
+    """A run that was killed after some rounds."""
+
+    def watch(record, config):
+        if record["round"] == rounds:
+            die()
+
+    assert in_child(lambda: engine.train(config, path, watch)) == -signal.SIGKILL
+    return RunDirectory(path)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [b'{"round": 3, "lr": 0.0', b"\x00\xff", b'{"round": 3, "train_loss": 99.0}\n', b"{"],
+)
+def test_torn_or_unconfirmed_last_line(tmp_path, small, tail):
+    config = small(rounds=4)
+    reference = engine.train(config, tmp_path / "reference")
+    run = interrupted(config, tmp_path / "torn", 2)
+    with open(run.metrics_path, "ab") as file:
+        file.write(tail)
+    assert_same(engine.resume(run.path), reference)
+
+
+def test_damage_elsewhere_in_the_metrics_is_refused(tmp_path, small):
+    run = interrupted(small(rounds=4), tmp_path / "run", 2)
+    lines = run.metrics_path.read_text().splitlines(keepends=True)
+    run.metrics_path.write_text("{oops\n" + lines[1])
+    with pytest.raises(RunError, match=r"line 1 of .* is damaged"):
+        engine.resume(run.path)
+    run.metrics_path.write_text(lines[1])
+    with pytest.raises(RunError, match="1 of the 2 rounds"):
+        engine.resume(run.path)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_full_disk(tmp_path, small, method):
+    """Files may not grow beyond a limit: a checkpoint breaks off in the middle."""
+    config = small(method=method, rounds=4)
+    reference = engine.train(config, tmp_path / "reference")
+    path = tmp_path / "full"
+
+    def fill(record, config):
+        if record["round"] == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+
+    assert in_child(lambda: engine.train(config, path, fill)) == 2
+    run = RunDirectory(path)
+    assert [r["round"] for r in run.records()] == [1, 2, 3]
+    assert_same(engine.resume(path), reference)
+
+
+def test_full_disk_while_appending_metrics(tmp_path, small):
+    config = small(rounds=4, checkpoint_every=4)
+    reference = engine.train(config, tmp_path / "reference")
+    path = tmp_path / "full"
+
+    def fill(record, config):
+        if record["round"] == 2:
+            size = RunDirectory(path).metrics_path.stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 40, resource.RLIM_INFINITY))
+
+    assert in_child(lambda: engine.train(config, path, fill)) == 2
+    assert_same(engine.resume(path), reference)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 1024])
+def test_memory_limit_does_not_change_the_result(tmp_path, small, limit):
+    config = small(method="scaffold", rounds=4)
+    reference = engine.train(config, tmp_path / "reference")
+    run = engine.train(config.replace(state_ram_mib=limit, checkpoint_every=3), tmp_path / "run")
+    assert essence(run) == essence(reference)
+    assert (run.last_path).read_bytes() == reference.last_path.read_bytes()
+
+
+def test_state_beyond_the_limit_is_on_disk_alone(play):
+    engine_ = play(method="feddyn", state_ram_mib=0, rounds=2)
+    assert engine_.states.resident == 0
+    seen = {k for r in engine_.records for k in r["clients"]}
+    assert {int(p.name[:6]) for p in engine_.run.clients_path.iterdir()} == seen
+
+
+def test_refuses_another_configuration(tmp_path, small):
+    run = interrupted(small(rounds=3), tmp_path / "run", 1)
+    with pytest.raises(RunError, match=r"lr is 0\.1 in this run and 0\.2 was asked for"):
+        engine.resume(run.path, changes={"lr": 0.2})
+    text = run.config_path.read_text()
+    run.config_path.write_text(text.replace("lr = 0.1\n", "lr = 0.2\n"))
+    with pytest.raises(RunError, match="belongs to another configuration"):
+        engine.resume(run.path)
+
+
+def test_refuses_a_wrong_or_damaged_checkpoint(tmp_path, small):
+    run = interrupted(small(rounds=3), tmp_path / "run", 1)
+    other = engine.train(small(rounds=1, method="scaffold"), tmp_path / "other")
+    good = run.last_path.read_bytes()
+    run.last_path.write_bytes(other.last_path.read_bytes())
+    with pytest.raises(RunError, match="belongs to another configuration"):
+        engine.resume(run.path)
+    run.last_path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(RunError, match="not a checkpoint of this trainer or is damaged"):
+        engine.resume(run.path)
+    run.last_path.write_bytes(good)
+    assert engine.resume(run.path).finished
+
+
+def test_refuses_a_missing_client_state(tmp_path, small):
+    run = interrupted(small(rounds=3, method="feddyn"), tmp_path / "run", 1)
+    next(run.clients_path.iterdir()).unlink()
+    with pytest.raises(RunError, match="which is missing"):
+        engine.resume(run.path)
+
+
+def test_two_processes_cannot_work_on_one_run(tmp_path, small):
+    run = interrupted(small(rounds=3), tmp_path / "run", 1)
+    with run.locked(), pytest.raises(RunError, match="another process is working on"):
+        engine.resume(run.path)
+
+
+def test_nan_stops_the_run_with_the_last_good_checkpoint(tmp_path, small):
+    config = small(rounds=9, lr_decay=1e4, clip=0.0)
+    with pytest.raises(RunError, match=r"round \d: the loss of client \d"):
+        engine.train(config, tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    tensors, facts = checkpoint.load(run.last_path)
+    assert facts["rounds"] == len(run.records()) >= 1
+    for name, tensor in tensors.items():
+        assert torch.isfinite(tensor).all(), name
+
+
+def test_a_command_with_workers_is_killed_and_resumed(tmp_path, small):
+    config = small(rounds=15, clients=4, active=2, method="feddyn")
+    reference = engine.train(config, tmp_path / "reference")
+    path = tmp_path / "run"
+    flags = [
+        f"--{name.replace('_', '-')}={getattr(config, name)}"
+        for name in ("rounds", "clients", "active", "method", "batch_size", "eval_every")
+    ]
+    command = [sys.executable, "-m", "specgrad_fl.cli"]
+    started = subprocess.Popen(
+        [*command, "train", *flags, "--workers=2", f"--out={path}"], stdout=subprocess.PIPE
+    )
+    assert started.stdout is not None
+    first = json.loads(started.stdout.readline())
+    assert first["round"] == 1
+    workers = _children(started.pid)
+    assert len(workers) == 2
+    started.kill()
+    started.wait()
+    started.stdout.close()
+    deadline = time.monotonic() + 30
+    while any(_alive(pid) for pid in workers):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.05)
+    done = subprocess.run(
+        [*command, "resume", str(path), "--workers=2", "--quiet"], check=True, capture_output=True
+    )
+    assert json.loads(done.stdout)["rounds"] == 15
+    run = RunDirectory(path)
+    assert essence(run) == essence(reference)
+    assert run.last_path.read_bytes() == reference.last_path.read_bytes()
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    if not found.exists():
+        pytest.skip("needs the process tree of Linux")
+    return [int(child) for child in found.read_text().split()]
+
+
+def _alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,70 @@
+"""Any number of processes gives the same bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from specgrad_fl import checkpoint, engine
+from specgrad_fl.errors import RunError
+from specgrad_fl.methods import METHODS
+
+MEASURED = ("time", "seconds", "filter_share", "memory_mib")
+
+
+def essence(run) -> list[dict]:
+    return [{k: v for k, v in r.items() if k not in MEASURED} for r in run.records()]
+
+
+@pytest.mark.parametrize(("method", "workers"), [("fedavg", 2), ("scaffold", 3)])
+def test_workers_do_not_change_the_result(tmp_path, small, method, workers):
+    config = small(method=method, filter="fft", rounds=2)
+    one = engine.train(config, tmp_path / "one")
+    many = engine.train(config.replace(workers=workers), tmp_path / "many")
+    assert essence(one) == essence(many)
+    assert one.last_path.read_bytes() == many.last_path.read_bytes()
+    assert many.records()[-1]["memory_mib"]["workers"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_depends_on_the_workers(tmp_path, small, method):
+    config = small(method=method, filter="fft", rounds=2, sampling="bernoulli")
+    one = engine.train(config, tmp_path / "one")
+    many = engine.train(config.replace(workers=2), tmp_path / "many")
+    assert essence(one) == essence(many)
+    assert one.last_path.read_bytes() == many.last_path.read_bytes()
+
+
+def test_a_worker_that_dies_is_reported(make_engine):
+    made = make_engine(workers=2)
+    made.round(0)
+    made.executor._children[1].kill()
+    with pytest.raises(RunError, match="worker 1 ended with exit code -9"):
+        made.round(1)
+
+
+def test_a_worker_that_fails_shows_its_traceback(make_engine):
+    made = make_engine(workers=2)
+    with pytest.raises(RuntimeError, match=r"worker \d failed:\nTraceback"):
+        made.executor.train(0, "fast", [0])
+
+
+def test_buffers_are_averaged(tmp_path, small, monkeypatch):
+    """BatchNorm's running statistics travel like weights, whole numbers included."""
+    (tmp_path / "nets_with_batchnorm.py").write_text(
+        "from torch import nn\n"
+        "def make(num_classes, in_channels):\n"
+        "    return nn.Sequential(nn.Conv2d(in_channels, 4, 3), nn.BatchNorm2d(4), nn.ReLU(),\n"
+        "        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = small(model="nets_with_batchnorm:make", rounds=2)
+    one = engine.train(config, tmp_path / "one")
+    two = engine.train(config.replace(workers=2), tmp_path / "two")
+    assert one.last_path.read_bytes() == two.last_path.read_bytes()
+    tensors, _ = checkpoint.load(one.last_path)
+    mean, variance, count = tensors["buffers"].split([4, 4, 1])
+    assert float(mean.abs().max()) > 0
+    assert not torch.equal(variance, torch.ones(4, dtype=torch.float64))
+    steps = -(-239 // config.batch_size)
+    assert int(count) == 2 * steps
