@@ -78,17 +78,17 @@ def spread_columns(
             inside = (n >= 0) & (n < d)
             value = tl.load(
                 samples + offset_of(n, table, signal, STRIDED), mask=wanted & inside, other=0.0
-            )
+            ).to(REAL)
             if wraps:
                 around = tl.where(n < 0, n + d, n - d)
                 value += tl.load(
                     samples + offset_of(around, table, signal, STRIDED),
                     mask=wanted & (n < d + d) & ~inside,
                     other=0.0,
-                )
+                ).to(REAL)
             tap = step[:, None] - cell[None, :] * decimation
             window = tl.load(taps + tap, mask=(tap >= 0) & (tap < reach), other=0.0)
-            cells = multiply(value.to(REAL), window, cells, PRECISION, REAL)
+            cells = multiply(value, window, cells, PRECISION, REAL)
         transform = tl.load(
             matrix + bin_row[:, None] * columns + column[None, :],
             mask=(bin_row < columns)[:, None] & (column < columns)[None, :],

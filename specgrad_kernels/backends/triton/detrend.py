@@ -104,24 +104,25 @@ def subtract_smooth(
             inside = (n >= first) & (n < last)
             value = tl.load(
                 samples + offset_of(n, table, signal, STRIDED), mask=needed & inside, other=0.0
-            )
+            ).to(REAL)
             outside = needed & ~inside & (n < last + radius)
             if BOUNDARY == COUNT:
                 outside = outside & (n >= 0) & (n < d)
             around = borders + tl.load(table + signal * fields.COUNT + fields.WORK)
             left = tile * 2 * radius + n - (first - radius)
             right = (tile + 1) * 2 * radius + n - (last - radius)
-            value += tl.load(around + tl.where(n < first, left, right), mask=outside, other=0.0)
+            place = tl.where(n < first, left, right)
+            value += tl.load(around + place, mask=outside, other=0.0).to(REAL)
         else:
             if BOUNDARY == COUNT:
                 needed = needed & (n >= 0) & (n < d)
             index = extended(n, d, radius, BOUNDARY)
             value = tl.load(
                 samples + offset_of(index, table, signal, STRIDED), mask=needed, other=0.0
-            )
+            ).to(REAL)
         tap = step[:, None] - position[None, :]
         weight = tl.load(weights + tap, mask=(tap >= 0) & (tap <= 2 * radius), other=0.0)
-        smooth = multiply(value.to(REAL), weight, smooth, PRECISION, REAL)
+        smooth = multiply(value, weight, smooth, PRECISION, REAL)
 
     n = line[:, None] + position[None, :]
     owned = n < last
