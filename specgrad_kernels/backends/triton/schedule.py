@@ -239,6 +239,9 @@ def _build_detrend(
     if copies:
         save = {**boundary, "TILE": tile, "SPAN": span}
         launches.append(Launch("save_borders", _programs(copies), save))
+    if saved:
+        # What lies outside was saved by then: only the division by counted weights is left.
+        boundary = {"BOUNDARY": min(boundary["BOUNDARY"], BOUNDARY_CODES["circular"])}
     sizes = {**sizes, **boundary, "LINES": lines, "SAVED": saved}
     launches.append(Launch("subtract_smooth", _programs(filters), sizes))
     table = np.array(rows, dtype=np.int64)

@@ -1,4 +1,11 @@
-"""The real layer lists: accuracy, launches, memory, and no conflict between programs."""
+"""The real layer lists: accuracy, launches, memory traffic, and no conflict between programs.
+
+Layers of one length are the same programs on other addresses, so the larger models run every
+length once and count it as often as it occurs. Their traffic is then an upper bound: tables
+that layers share are counted with each of them.
+"""
+
+from collections import Counter
 
 import pytest
 import torch
@@ -7,61 +14,89 @@ from triton_tools.large import large_sizes
 from triton_tools.lists import MODELS
 from triton_tools.shadow import shadow_memory
 
-from specgrad_kernels.backends.triton import launch, targets
+from specgrad_kernels.backends.triton import launch, report, targets
 from specgrad_kernels.spec import FilterSpec
 
 MOST_LAUNCHES = {"resnet20": 3, "resnet18": 5, "wrn56_2": 3, "densenet121": 3, "vit": 3}
-MOST_TRAFFIC = {"fft": 2.0, "lap": 1.05, "gaussian": 1.05}
-SMALL = ["resnet20", "vit"]
+MOST_TRAFFIC = {"fft": 1.85, "lap": 1.05, "gaussian": 1.05}
+IN_FULL = ["resnet20", "vit"]
+_measured = {}
 
 
-def _check(name, method, monkeypatch):
+@pytest.fixture(autouse=True)
+def _large_tiles(monkeypatch):
     monkeypatch.setattr(targets, "sizes_of", large_sizes)
-    grads = random_grads(MODELS[name])
-    spec = FilterSpec(method=method)
-    with shadow_memory(grads) as shadow:
-        errors = relative_errors(grads, spec)
-    assert max(errors) < 5e-7
-    state = launch.prepare(grads, spec)
-    assert state.launches <= (MOST_LAUNCHES[name] if method == "fft" else 2)
-    once = 2 * sum(grad.numel() * grad.element_size() for grad in grads)
-    traffic = sum(launch.read + launch.written for launch in shadow.traffic) / once
-    workspace = sum(
-        group.tensors[name].numel() * group.tensors[name].element_size()
-        for group in state.groups
-        for name in ("workspace", "borders", "coefficients")
-    )
+
+
+def _measure(lengths, method):
+    """Bytes touched, worst error and scratch bytes of one call; kept, as models share lengths."""
+    key = (tuple(lengths), method)
+    if key not in _measured:
+        grads = random_grads(lengths)
+        spec = FilterSpec(method=method)
+        with shadow_memory(grads) as shadow:
+            error = max(relative_errors(grads, spec))
+        bytes_touched = sum(launch.read + launch.written for launch in shadow.traffic)
+        scratch = sum(
+            group.tensors[name].numel() * group.tensors[name].element_size()
+            for group in launch.prepare(grads, spec).groups
+            for name in ("workspace", "borders")
+        )
+        _measured[key] = bytes_touched, error, scratch
+    return _measured[key]
+
+
+def _check(name, method):
+    lengths = MODELS[name]
+    if name in IN_FULL:
+        traffic, error, scratch = _measure(lengths, method)
+    else:
+        traffic = error = scratch = 0
+        for length, count in Counter(lengths).items():
+            touched, length_error, length_scratch = _measure([length], method)
+            traffic += count * touched
+            scratch += count * length_scratch
+            error = max(error, length_error)
+    once = 4 * sum(lengths)
     print(
-        f"{name:12} {method:8} launches {state.launches} traffic {traffic:.3f} "
-        f"workspace {2 * workspace / once:.3f} error {max(errors):.1e}"
+        f"{name:12} {method:8} traffic {traffic / (2 * once):.3f} "
+        f"workspace {scratch / once:.3f} error {error:.1e}"
     )
-    assert traffic <= MOST_TRAFFIC[method]
-    assert 2 * workspace / once <= 0.3
+    assert error < 5e-7
+    assert traffic <= MOST_TRAFFIC[method] * 2 * once
+    assert scratch <= 0.15 * once
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_fft(name, monkeypatch):
-    _check(name, "fft", monkeypatch)
+def test_fft(name):
+    _check(name, "fft")
+    layers = [(length, torch.float32) for length in MODELS[name]]
+    assert report.launches(FilterSpec(), layers) == f"{MOST_LAUNCHES[name]} launches"
 
 
 @pytest.mark.parametrize("method", ["lap", "gaussian"])
-@pytest.mark.parametrize("name", SMALL)
-def test_detrend(name, method, monkeypatch):
-    _check(name, method, monkeypatch)
+@pytest.mark.parametrize("name", IN_FULL)
+def test_detrend(name, method):
+    _check(name, method)
 
 
 @pytest.mark.parametrize("method", ["lap", "gaussian"])
-def test_detrend_of_the_longest_layer(method, monkeypatch):
-    monkeypatch.setattr(targets, "sizes_of", large_sizes)
-    grads = random_grads([max(MODELS["resnet18"])])
-    assert max(relative_errors(grads, FilterSpec(method=method))) < 5e-7
+@pytest.mark.parametrize("name", MODELS)
+def test_detrend_launches(name, method):
+    layers = [(length, torch.float32) for length in MODELS[name]]
+    assert report.launches(FilterSpec(method=method), layers) == "2 launches"
 
 
-def test_resnet20_as_it_is_launched():
+@pytest.mark.parametrize("method", ["lap", "gaussian"])
+def test_detrend_of_a_long_layer(method):
+    assert max(relative_errors(random_grads([589824]), FilterSpec(method=method))) < 5e-7
+
+
+def test_resnet20_as_it_is_launched(monkeypatch):
+    monkeypatch.undo()
     assert max(relative_errors(random_grads(MODELS["resnet20"]), FilterSpec())) < 5e-7
 
 
-def test_resnet20_in_bfloat16(monkeypatch):
-    monkeypatch.setattr(targets, "sizes_of", large_sizes)
+def test_resnet20_in_bfloat16():
     grads = random_grads(MODELS["resnet20"], torch.bfloat16)
     assert max(relative_errors(grads, FilterSpec())) < 2 * torch.finfo(torch.bfloat16).eps
