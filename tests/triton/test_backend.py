@@ -1,8 +1,10 @@
 """How the backend presents itself where there is no GPU, and what it says of a plan."""
 
+import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,9 +84,8 @@ def test_the_cuda_key_of_the_operator_is_ours():
 
 
 def test_triton_is_not_imported_before_it_is_needed():
-    import subprocess
-
-    code = "import specgrad_kernels, sys; sys.exit('specgrad_kernels.backends.triton.band' in sys.modules)"
+    kernels = "specgrad_kernels.backends.triton.band"
+    code = f"import specgrad_kernels, sys; sys.exit({kernels!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -122,8 +123,6 @@ def test_describe_counts_launches(monkeypatch):
 @pytest.mark.parametrize("length", [432, 2304, 36864, 98304])
 def test_gains_invert_the_window(length, double):
     """On a pure wave of the band, spread, gain and interpolation give the wave back."""
-    import numpy as np
-
     cutoff = length // 40
     band = design.plan_band(length, cutoff, double)
     taps = design.window_taps(band.decimation, band.width, band.beta)

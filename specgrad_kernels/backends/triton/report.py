@@ -8,12 +8,13 @@ import torch
 
 from specgrad_kernels.backends import torch_ref
 from specgrad_kernels.backends.triton import design, schedule
-from specgrad_kernels.backends.triton.launch import is_double
 from specgrad_kernels.backends.triton.signals import Signal
+from specgrad_kernels.backends.triton.tables import is_double
 from specgrad_kernels.spec import FilterSpec
 
 
-def _signal(d: int, index: int) -> Signal:
+def plain_signal(d: int, index: int) -> Signal:
+    """A contiguous signal that is a tensor of its own."""
     return Signal(index, 0, d, (1, 1, 1, d), (0, 0, 0, 1))
 
 
@@ -31,7 +32,7 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
     if strategy in ("identity", "stacked"):
         name, bound, workspace = torch_ref.explain(spec, d, index, dtype)
         return name, bound, 0 if strategy == "identity" else workspace
-    built = schedule.build([_signal(d, index)], spec, double)
+    built = schedule.build([plain_signal(d, index)], spec, double)
     element = torch.empty((), dtype=dtype).element_size()
     workspace = built.workspace * (8 if double else 4)
     workspace += built.borders * element
@@ -62,7 +63,7 @@ def launches(spec: FilterSpec, layers: Sequence[tuple[int, torch.dtype]]) -> str
         if strategy == "stacked":
             stacked.add((d, dtype, spec.cutoff(d, index)))
         elif strategy != "identity":
-            groups.setdefault(dtype, []).append(_signal(d, index))
+            groups.setdefault(dtype, []).append(plain_signal(d, index))
     count = sum(
         len(schedule.build(signals, spec, is_double(dtype)).launches)
         for dtype, signals in groups.items()

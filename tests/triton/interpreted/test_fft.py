@@ -24,7 +24,7 @@ def test_split_lines(dtype, monkeypatch):
     lengths = [294912] if dtype is torch.float32 else [147456]
     grads = random_grads(lengths, dtype)
     assert max(relative_errors(grads, FilterSpec())) < TOLERANCE[dtype]
-    assert launch.prepare(grads, FilterSpec()).launches == 5
+    assert launch.prepare(grads, FilterSpec()).tables.launches == 5
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.1, 0.2, 0.3, 0.45])

@@ -5,7 +5,7 @@ import torch
 from triton_tools.compare import random_grads
 
 from specgrad_kernels import filter_grads_
-from specgrad_kernels.backends.triton import launch
+from specgrad_kernels.backends.triton import addresses, launch
 from specgrad_kernels.spec import FilterSpec
 
 METHODS = ["fft", "lap", "gaussian"]
@@ -46,7 +46,7 @@ def test_layout_does_not_change_the_result(method, make):
 def test_only_layouts_that_cannot_be_walked_are_copied():
     spec = FilterSpec()
     for make in LAYOUTS:
-        copied = launch.prepare([make()], spec)._staged
+        copied = launch.prepare([make()], spec).tables.copied
         assert bool(copied) is (make is _many_dimensions)
 
 
@@ -95,10 +95,20 @@ def test_empty_gradients_and_identities_launch_nothing():
     grads = [torch.empty(0), torch.ones(5)]
     launch.run(grads, FilterSpec())
     assert torch.equal(grads[1], torch.ones(5))
-    assert launch.prepare(grads, FilterSpec()).launches == 0
+    assert launch.prepare(grads, FilterSpec()).tables.launches == 0
 
 
 def test_gradients_that_share_memory_are_refused():
     grad = random_grads([2304])[0]
-    with pytest.raises(ValueError, match="share memory"):
-        launch.run([grad, grad[:432]], FilterSpec())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="share memory"):
+            launch.run([grad, grad[:432]], FilterSpec())
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 20])
+def test_addresses_baked_into_kernels_are_those_uploaded(count):
+    numbers = [2**40 + 16 * index for index in range(count)]
+    baked, uploaded = (addresses.empty_table(count, torch.device("cpu")) for _ in range(2))
+    addresses.bake(baked, numbers)
+    addresses.upload(uploaded, numbers)
+    assert baked[:count].tolist() == uploaded[:count].tolist() == numbers

@@ -46,5 +46,5 @@ def test_split_lines_share_nothing():
         launch.run(grads, spec)
     forwards = random_grads([36864])
     launch.run(forwards, spec)
-    assert launch.prepare(forwards, spec).launches == 5
+    assert launch.prepare(forwards, spec).tables.launches == 5
     assert torch.equal(grads[0], forwards[0])

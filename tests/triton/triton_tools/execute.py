@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from specgrad_kernels.backends.triton import schedule
+from specgrad_kernels.backends.triton.signals import signals_of
+from specgrad_kernels.backends.triton.tables import KERNELS, is_double
+from specgrad_kernels.spec import FilterSpec
 from triton_tools.offline import Variant, compile_variant
 from triton_tools.ptx import Program
-
-from specgrad_kernels.backends.triton import launch, schedule
-from specgrad_kernels.backends.triton.signals import signals_of
-from specgrad_kernels.spec import FilterSpec
 
 TARGET = "sm_80"
 
@@ -25,7 +26,7 @@ def storage_of(tensor: Tensor) -> Tensor:
 def execute(grads: Sequence[Tensor], spec: FilterSpec) -> list[str]:
     """Filter gradients of one dtype in place; the kernels that ran."""
     dtype = grads[0].dtype
-    double = launch.is_double(dtype)
+    double = is_double(dtype)
     signals = [
         signal
         for index, grad in enumerate(grads)
@@ -45,7 +46,7 @@ def execute(grads: Sequence[Tensor], spec: FilterSpec) -> list[str]:
         variant = Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype, plan.strided)
         compiled = compile_variant(variant, TARGET)
         tensors["programs"] = torch.from_numpy(step.programs)
-        kernel = launch.KERNELS[step.kernel]
+        kernel = KERNELS[step.kernel]
         arguments = [tensors[name] for name in kernel.arg_names if name in tensors]
         program = Program(compiled.asm["ptx"], compiled.metadata.shared)
         program.run(len(step.programs), arguments, [storage_of(grad) for grad in grads])

@@ -14,8 +14,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from specgrad_kernels.backends.triton import launch, schedule, targets
-from specgrad_kernels.backends.triton.report import _signal
+from specgrad_kernels.backends.triton import schedule, tables, targets
+from specgrad_kernels.backends.triton.report import plain_signal
 from specgrad_kernels.spec import FilterSpec
 
 TARGETS = {f"sm_{number}": GPUTarget("cuda", number, 32) for number in (80, 86, 89, 90, 100, 120)}
@@ -64,8 +64,8 @@ def variants(
     strided: bool = False,
 ) -> list[Variant]:
     """The kernels that a call on layers of these lengths launches."""
-    double = launch.is_double(dtype)
-    signals = [_signal(length, index) for index, length in enumerate(lengths)]
+    double = tables.is_double(dtype)
+    signals = [plain_signal(length, index) for index, length in enumerate(lengths)]
     plan = schedule.build(signals, spec, double)
     return [
         Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype, strided)
@@ -75,13 +75,13 @@ def variants(
 
 def compile_variant(variant: Variant, target: str) -> Any:
     """The compiled kernel, with its assembly."""
-    kernel = launch.KERNELS[variant.kernel]
+    kernel = tables.KERNELS[variant.kernel]
     nvidia = target.startswith("sm_")
-    double = launch.is_double(variant.dtype)
+    double = tables.is_double(variant.dtype)
     sizes = dict(variant.sizes)
     step = schedule.Launch(variant.kernel, None, sizes)
     precision = targets.precision_of(nvidia, double)
-    constants = launch.constants_of(step, variant.dtype, variant.strided, precision)
+    constants = tables.constants_of(step, variant.dtype, variant.strided, precision)
     real = "*fp64" if double else "*fp32"
     types = {
         "pointers": "*i64",
@@ -110,12 +110,10 @@ def resources(variant: Variant, target: str) -> Resources:
     nvidia = target.startswith("sm_")
     registers, spilled = _nvidia(compiled) if nvidia else _amd(compiled)
     options = targets.options_of(
-        variant.kernel, dict(variant.sizes), nvidia, launch.is_double(variant.dtype)
+        variant.kernel, dict(variant.sizes), nvidia, tables.is_double(variant.dtype)
     )
-    precision = targets.precision_of(nvidia, launch.is_double(variant.dtype))
-    return Resources(
-        registers, spilled, compiled.metadata.shared, options["num_warps"], precision
-    )
+    precision = targets.precision_of(nvidia, tables.is_double(variant.dtype))
+    return Resources(registers, spilled, compiled.metadata.shared, options["num_warps"], precision)
 
 
 def _nvidia(compiled: Any) -> tuple[int, int]:

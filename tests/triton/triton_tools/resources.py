@@ -7,10 +7,9 @@ import os
 import sys
 from pathlib import Path
 
+from specgrad_kernels.spec import BOUNDARIES, FilterSpec
 from triton_tools.lists import MODELS
 from triton_tools.offline import TARGETS, Variant, resources, variants
-
-from specgrad_kernels.spec import BOUNDARIES, FilterSpec
 
 COLUMNS = (
     "kernel",

@@ -63,6 +63,7 @@ class Traffic:
     kernel: str
     read: int
     written: int
+    by_address: dict[int, int]
 
 
 @dataclass
@@ -90,7 +91,9 @@ class Shadow:
         """Take the launch's traffic down."""
         counts = [region.touched_bytes() for region in self.regions]
         read, written = (sum(count) for count in zip(*counts, strict=True))
-        self.traffic.append(Traffic(kernel, read, written))
+        starts = [region.start for region in self.regions]
+        by_address = dict(zip(starts, map(sum, counts), strict=True))
+        self.traffic.append(Traffic(kernel, read, written, by_address))
 
     def access(self, addresses: np.ndarray, itemsize: int, writing: bool) -> None:
         """Record one access of the current program to elements at ``addresses``."""

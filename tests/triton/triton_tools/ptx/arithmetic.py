@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+
 from triton_tools.ptx.parse import PtxError
 
 TYPES = {
@@ -44,7 +45,9 @@ def _shift(function):
         amount = np.minimum(b.astype(np.uint64), a.itemsize * 8 - 1).astype(a.dtype)
         result = function(a, amount)
         over = b.astype(np.uint64) >= a.itemsize * 8
-        return np.where(over & np.issubdtype(a.dtype, np.unsignedinteger), 0, result).astype(a.dtype)
+        return np.where(over & np.issubdtype(a.dtype, np.unsignedinteger), 0, result).astype(
+            a.dtype
+        )
 
     return shifted
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
 from triton_tools.ptx import arithmetic, warp
 from triton_tools.ptx.arithmetic import TYPES
 from triton_tools.ptx.parse import (
@@ -339,7 +340,9 @@ def _whole_warps(machine: Machine, opcode: tuple[str, ...]) -> None:
 
 def _shuffle(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
     _whole_warps(machine, opcode)
-    _require(opcode[1] == "sync" and opcode[2] in ("bfly", "idx") and opcode[3:] == ("b32",), opcode)
+    _require(
+        opcode[1] == "sync" and opcode[2] in ("bfly", "idx") and opcode[3:] == ("b32",), opcode
+    )
     target, source, lane, clamp, members = operands
     _require(clamp == Number(31) and members == Number(-1), opcode)
     values = machine.read(source, "b32")
@@ -349,12 +352,11 @@ def _shuffle(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None
 
 def _matrix_multiply(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
     _whole_warps(machine, opcode)
-    shape = opcode[3]
     known: dict[tuple[str, ...], tuple[str, Callable]] = {
         ("m16n8k8", "row", "col", "f32", "tf32", "tf32", "f32"): ("b32", warp.multiply_tf32),
         ("m8n8k4", "row", "col", "f64", "f64", "f64", "f64"): ("b64", warp.multiply_f64),
     }
-    _require(opcode[1:3] == ("sync", "aligned") and opcode[3:] in known, opcode + (shape,))
+    _require(opcode[1:3] == ("sync", "aligned") and opcode[3:] in known, opcode)
     kind, multiply = known[opcode[3:]]
     a, b, c = ([machine.read(part, kind) for part in operand.parts] for operand in operands[1:])
     for part, values in zip(operands[0].parts, multiply(a, b, c), strict=True):

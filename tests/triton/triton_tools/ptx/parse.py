@@ -109,7 +109,7 @@ def _split(text: str) -> list[str]:
 
 def parse(text: str) -> Kernel:
     """The one entry function of a PTX module."""
-    head, _, rest = text.partition(".visible .entry")
+    rest = text.partition(".visible .entry")[2]
     header, _, rest = rest.partition("{")
     body = rest[: rest.index("\n}")]
     threads = re.search(r"\.reqntid (\d+)", header)

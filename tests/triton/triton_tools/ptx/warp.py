@@ -55,6 +55,4 @@ def multiply_f64(a: list, b: list, c: list) -> list[np.ndarray]:
 def matrix_addresses(rows: np.ndarray, matrices: int) -> list[np.ndarray]:
     """``ldmatrix``: where each lane finds its word of each 8 x 8 matrix of halves."""
     by_warp = rows.reshape(-1, 32)
-    return [
-        (by_warp[:, 8 * matrix + GROUP] + 4 * MEMBER).ravel() for matrix in range(matrices)
-    ]
+    return [(by_warp[:, 8 * matrix + GROUP] + 4 * MEMBER).ravel() for matrix in range(matrices)]
