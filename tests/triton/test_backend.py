@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -143,3 +144,8 @@ def test_strides_that_merge_are_merged():
     grad = torch.empty(4, 6, 5).permute(1, 0, 2)
     assert signals.collapse(grad.shape, grad.stride()) == ([6, 4, 5], [5, 30, 1])
     assert signals.collapse((3, 1, 4), (4, 99, 1)) == ([12], [1])
+
+
+def test_the_documentation_says_first_that_no_gpu_was_at_hand():
+    text = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+    assert "No GPU was at hand" in " ".join(text.splitlines()[:4])

@@ -16,7 +16,7 @@ def field(table, signal, index: tl.constexpr):
 
 @triton.jit
 def samples_of(pointers, table, signal, ELEMENT: tl.constexpr):
-    """Address of the signal's first sample. Tensors are 16-byte aligned or of one launch less."""
+    """Address of the signal's first sample, in 64 bits: a stack may be larger than 2**31."""
     row = table + signal * fields.COUNT
     slot = tl.load(row + fields.SLOT)
     base = tl.load(row + fields.BASE)
