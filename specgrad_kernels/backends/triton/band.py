@@ -325,30 +325,28 @@ def subtract_columns(
     place = cell - turns * line
     turns = turns % columns
     turns = tl.where(turns < 0, turns + columns, turns)
-    reaches_out = (first - width // 2 + 1 < 0) | (first + TILE + width // 2 > line)
     column = tl.arange(0, COLUMNS)
     coarse = tl.zeros([COLUMNS, 2 * TILE], REAL)
     for start in range(0, columns, CHUNK):
         row = start + tl.arange(0, CHUNK)
         known = (row < columns)[:, None] & wanted[None, :]
         value = tl.load(work + row[:, None] * line + place[None, :], mask=known, other=0.0)
-        if reaches_out:
-            is_imaginary = row > columns // 2
-            bin = tl.where(is_imaginary, row - columns // 2, row)
-            has_partner = (bin > 0) & (2 * bin < columns)
-            partner = tl.where(is_imaginary, bin, columns // 2 + bin)
-            turned = known & (turns > 0)[None, :]
-            paired = turned & has_partner[:, None]
-            cosine = tl.load(
-                matrix + bin[:, None] * columns + turns[None, :], mask=turned, other=1.0
-            )
-            sine = tl.load(
-                matrix + (columns // 2 + bin)[:, None] * columns + turns[None, :],
-                mask=paired,
-                other=0.0,
-            )
-            other = tl.load(work + partner[:, None] * line + place[None, :], mask=paired, other=0.0)
-            value = value * cosine + other * tl.where(is_imaginary[:, None], -sine, sine)
+        # Masks keep most tiles from loading for the turn. A branch would do so too, but the
+        # layout pass of Triton 3.6 fails on a product whose operand leaves a conditional.
+        is_imaginary = row > columns // 2
+        bin = tl.where(is_imaginary, row - columns // 2, row)
+        has_partner = (bin > 0) & (2 * bin < columns)
+        partner = tl.where(is_imaginary, bin, columns // 2 + bin)
+        turned = known & (turns > 0)[None, :]
+        paired = turned & has_partner[:, None]
+        cosine = tl.load(matrix + bin[:, None] * columns + turns[None, :], mask=turned, other=1.0)
+        sine = tl.load(
+            matrix + (columns // 2 + bin)[:, None] * columns + turns[None, :],
+            mask=paired,
+            other=0.0,
+        )
+        other = tl.load(work + partner[:, None] * line + place[None, :], mask=paired, other=0.0)
+        value = value * cosine + other * tl.where(is_imaginary[:, None], -sine, sine)
         transform = tl.load(
             matrix + row[None, :] * columns + column[:, None],
             mask=(row < columns)[None, :] & (column < columns)[:, None],

@@ -23,7 +23,7 @@ TOLERANCE = {
 def random_grads(
     shapes: Sequence[int | tuple[int, ...]], dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> list[Tensor]:
-    """Normal samples with a mean and a trend, as gradients have."""
+    """Normal samples around a mean, which is the first thing a filter takes away."""
     generator = torch.Generator().manual_seed(seed)
     grads = []
     for shape in shapes:
