@@ -43,23 +43,6 @@ def test_band_of_channels_last_beside_a_plain_layer():
     assert error < TOLERANCE[torch.float32]
 
 
-@pytest.fixture
-def limit_grid(monkeypatch):
-    """Lets a short signal take the shape of a long one."""
-
-    def limit(columns, rows):
-        monkeypatch.setattr(design, "MAX_COLUMNS", columns)
-        monkeypatch.setattr(design, "MAX_ROWS", {False: rows, True: rows})
-        forget()
-
-    def forget():
-        design.split_cells.cache_clear()
-        design.plan_band.cache_clear()
-
-    yield limit
-    forget()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_band_with_split_lines(dtype, limit_grid):
     limit_grid(columns=16, rows=4)

@@ -37,8 +37,9 @@ def sizes_of(kernel: str, double: bool) -> dict[str, int]:
 def options_of(kernel: str, sizes: dict[str, Any], nvidia: bool, double: bool) -> dict[str, Any]:
     """Launch options of one kernel at its compile-time sizes."""
     rows = sizes.get("ROWS", 0)
+    few_lines = double and sizes.get("LINES", 128) <= 64
     warps, stages = 4, 2
-    if rows > 64 or (kernel in _EIGHT_WARPS and not (double and kernel == "subtract_smooth")):
+    if rows > 64 or (kernel in _EIGHT_WARPS and not few_lines):
         warps = 8
     if rows > 128:
         warps, stages = (8, 1) if nvidia else (16, 2)
