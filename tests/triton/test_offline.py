@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
+from triton.compiler import ASTSource
 from triton_tools.offline import TARGETS, resources, variants
 from triton_tools.resources import model_variants
 
-from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, interpreting
+from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, addresses, interpreting
 from specgrad_kernels.spec import FilterSpec
 
 pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")
@@ -31,6 +33,14 @@ def test_other_dtypes_and_strides_compile(method, dtype):
         cost = resources(variant, "sm_80")
         assert cost.spilled_bytes == 0
         assert cost.shared_bytes <= NEEDED_SHARED_MEMORY
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_addresses_can_be_arguments(target):
+    kernel = addresses.store_addresses
+    signature = dict.fromkeys(kernel.arg_names, "i64") | {"pointers": "*i64", "first": "i32"}
+    compiled = triton.compile(ASTSource(kernel, signature), target=TARGETS[target])
+    assert compiled.metadata.shared == 0
 
 
 def test_table_lists_every_kernel():

@@ -9,7 +9,14 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from specgrad_kernels.backends.triton import band, dense, detrend, schedule, targets
+from specgrad_kernels.backends.triton import (
+    addresses,
+    band,
+    dense,
+    detrend,
+    schedule,
+    targets,
+)
 from specgrad_kernels.backends.triton.signals import Signal, can_walk, signals_of
 from specgrad_kernels.layout import signal_length
 from specgrad_kernels.spec import FilterSpec
@@ -123,6 +130,9 @@ class Tables:
             for dtype, signals in by_dtype.items()
         ]
         if self.device.type == "cuda":
+            # A graph may be recorded next, and while it is nothing can be compiled.
+            unused = addresses.empty_table(1, self.device)
+            addresses.bake(unused, [unused.data_ptr()])
             # Other streams may use the tables next, and know nothing of these copies.
             torch.cuda.current_stream(self.device).synchronize()
 
