@@ -32,10 +32,16 @@ def _filter_grads_fake(grads: Sequence[Tensor], spec: str) -> None:
         checks.check_kind(grad, index)
 
 
+def _filter_grads_cuda(grads: Sequence[Tensor], spec: str) -> None:
+    parsed = FilterSpec.parse(spec)
+    choose("auto", parsed, "cuda").run(grads, parsed)
+
+
 for _name in ("filter_grads_", "filter_grads_torch_"):
     _LIBRARY.define(f"{_name}(Tensor(a!)[] grads, str spec) -> ()")
     _LIBRARY.impl(_name, _filter_grads_torch, "CompositeExplicitAutograd")
     torch.library.register_fake(f"specgrad::{_name}", _filter_grads_fake, lib=_LIBRARY)
+_LIBRARY.impl("filter_grads_", _filter_grads_cuda, "CUDA")
 
 
 @lru_cache(maxsize=256)

@@ -161,9 +161,14 @@ class FilterPlan:
             "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
             for row in (header, *rows)
         ]
-        backend = choose(self.backend, self.spec, device_type).NAME
+        backend = choose(self.backend, self.spec, device_type)
         total = sum(layer.d for layer in layers)
-        lines.append(f"{len(layers)} layers, {total:,} weights, {self.spec.method} on {backend}")
+        last = f"{len(layers)} layers, {total:,} weights, {self.spec.method} on {backend.NAME}"
+        count_launches = getattr(backend, "launches", None)
+        if count_launches:
+            dense = [(layer.d, layer.dtype) for layer in layers]
+            last += f", {count_launches(self.spec, dense)}"
+        lines.append(last)
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specgrad_kernels.backends import cpp, torch_ref
+from specgrad_kernels.backends import cpp, torch_ref, triton
 from specgrad_kernels.spec import FilterSpec
 
 
@@ -36,7 +36,7 @@ class Backend(Protocol):
     ) -> tuple[str, float, int]: ...
 
 
-BACKENDS: tuple[Backend, ...] = (cpp, torch_ref)
+BACKENDS: tuple[Backend, ...] = (triton, cpp, torch_ref)
 ENVIRONMENT_VARIABLE = "SPECGRAD_BACKEND"
 
 

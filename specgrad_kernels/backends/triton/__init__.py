@@ -1,0 +1,92 @@
+"""The Triton backend: all layers of a call in a constant number of launches.
+
+Nothing of Triton is imported before the first call that needs it. With ``TRITON_INTERPRET=1``
+the kernels run on CPU tensors, slowly: a route for tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from specgrad_kernels.spec import FUSED_METHODS, FilterSpec
+
+NAME = "triton"
+
+NEEDED_CAPABILITY = (8, 0)
+NEEDED_SHARED_MEMORY = 48 * 1024
+
+
+def interpreting() -> bool:
+    """Whether kernels are interpreted on the CPU instead of compiled for a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def device_problem(index: int) -> str | None:
+    """Why the kernels cannot run on one GPU, in a sentence."""
+    properties = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    if torch.version.hip is None and capability < NEEDED_CAPABILITY:
+        return (
+            f"{properties.name} has compute capability {capability[0]}.{capability[1]} and the "
+            "kernels need 8.0 (Ampere) or later; backend='torch' serves it"
+        )
+    shared = getattr(properties, "shared_memory_per_block_optin", NEEDED_SHARED_MEMORY)
+    if shared < NEEDED_SHARED_MEMORY:
+        return (
+            f"{properties.name} has {shared:,} bytes of shared memory per block and the kernels "
+            f"need {NEEDED_SHARED_MEMORY:,}; backend='torch' serves it"
+        )
+    return None
+
+
+def why_not() -> str | None:
+    """``None`` where Triton and a GPU it can use are at hand."""
+    return _problem()
+
+
+@lru_cache(maxsize=1)
+def _problem() -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (pip install triton)"
+    if interpreting():
+        return None
+    if not torch.cuda.is_available():
+        return "PyTorch sees no GPU here (it needs one, and a CUDA or ROCm build of PyTorch)"
+    problems = [device_problem(index) for index in range(torch.cuda.device_count())]
+    return next(filter(None, problems), None)
+
+
+def serves(spec: FilterSpec, device_type: str) -> str | None:
+    """Fused methods on GPU tensors; on CPU tensors where kernels are interpreted."""
+    if device_type != ("cpu" if interpreting() else "cuda"):
+        return f"it filters GPU tensors; these are on {device_type}"
+    if spec.method not in FUSED_METHODS:
+        return f"method {spec.method!r} is a control that only the torch backend computes"
+    return None
+
+
+def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
+    """Filter in place, or raise with nothing changed."""
+    from specgrad_kernels.backends.triton import launch
+
+    launch.run(grads, spec)
+
+
+def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[str, float, int]:
+    """Strategy, error bound and workspace in bytes of one layer."""
+    from specgrad_kernels.backends.triton import report
+
+    return report.explain(spec, d, index, dtype)
+
+
+def launches(spec: FilterSpec, layers: Sequence[tuple[int, torch.dtype]]) -> str:
+    """How many kernels one call launches for layers of these lengths and dtypes."""
+    from specgrad_kernels.backends.triton import report
+
+    return report.launches(spec, layers)

@@ -1,0 +1,138 @@
+"""Kernels of the moving-average and Gaussian detrend (methods ``lap`` and ``gaussian``).
+
+A tile is seen as lines of ``LINE`` samples; its smoothing is one matrix product with the banded
+matrix of the weights. Tiles write in place, so what lies around each of them is saved first:
+``save_borders`` copies the ``radius`` samples on both sides of every tile border, with the
+boundary rule applied, and ``subtract_smooth`` reads its neighbours there.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from specgrad_kernels.backends.triton import fields
+from specgrad_kernels.backends.triton.common import field, multiply, offset_of, samples_of
+
+COUNT = tl.constexpr(0)
+CIRCULAR = tl.constexpr(1)
+REFLECT = tl.constexpr(2)
+
+
+@triton.jit
+def extended(n, d, radius, BOUNDARY: tl.constexpr):
+    """Index of the sample that stands at position ``n``, inside the signal or not."""
+    if BOUNDARY == CIRCULAR:
+        index = n % d
+        index = tl.where(index < 0, index + d, index)
+    elif BOUNDARY == REFLECT:
+        mirrored = tl.where(n < 0, -n, n)
+        mirrored = tl.where(mirrored >= d, 2 * (d - 1) - mirrored, mirrored)
+        index = tl.where(radius < d, mirrored, n)
+    else:
+        index = n
+    return tl.minimum(tl.maximum(index, 0), d - 1)
+
+
+@triton.jit
+def save_borders(
+    pointers,
+    table,
+    programs,
+    borders,
+    ELEMENT: tl.constexpr,
+    STRIDED: tl.constexpr,
+    BOUNDARY: tl.constexpr,
+    TILE: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    """Copy the samples around the tile borders of one signal, ``SPAN`` of them."""
+    program = tl.program_id(0)
+    signal = tl.load(programs + 2 * program)
+    first = tl.load(programs + 2 * program + 1)
+    d = field(table, signal, fields.LENGTH)
+    radius = field(table, signal, fields.RADIUS)
+    tiles = field(table, signal, fields.TILES)
+    samples = samples_of(pointers, table, signal, ELEMENT)
+    item = first + tl.arange(0, SPAN)
+    border = item // (2 * radius)
+    n = tl.minimum(border * TILE, d) - radius + item - border * 2 * radius
+    wanted = border <= tiles
+    if BOUNDARY == COUNT:
+        wanted = wanted & (n >= 0) & (n < d)
+    index = extended(n, d, radius, BOUNDARY)
+    value = tl.load(samples + offset_of(index, table, signal, STRIDED), mask=wanted, other=0.0)
+    tl.store(borders + tl.load(table + signal * fields.COUNT + fields.WORK) + item, value, wanted)
+
+
+@triton.jit
+def subtract_smooth(
+    pointers,
+    table,
+    programs,
+    coefficients,
+    borders,
+    ELEMENT: tl.constexpr,
+    REAL: tl.constexpr,
+    STRIDED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BOUNDARY: tl.constexpr,
+    LINES: tl.constexpr,
+    LINE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SAVED: tl.constexpr,
+):
+    """Smooth one tile and subtract in place. Without ``SAVED`` the tile is the whole signal."""
+    program = tl.program_id(0)
+    signal = tl.load(programs + 2 * program)
+    tile = tl.load(programs + 2 * program + 1)
+    d = field(table, signal, fields.LENGTH)
+    radius = field(table, signal, fields.RADIUS)
+    samples = samples_of(pointers, table, signal, ELEMENT)
+    weights = coefficients + field(table, signal, fields.TAPS)
+    first = tile * (LINES * LINE)
+    last = tl.minimum(first + LINES * LINE, d)
+
+    line = first + tl.arange(0, LINES) * LINE
+    position = tl.arange(0, LINE)
+    smooth = tl.zeros([LINES, LINE], REAL)
+    for start in range(0, LINE + 2 * radius, DEPTH):
+        step = start + tl.arange(0, DEPTH)
+        n = (line - radius)[:, None] + step[None, :]
+        needed = (line < last)[:, None] & (step < LINE + 2 * radius)[None, :]
+        if SAVED:
+            inside = (n >= first) & (n < last)
+            value = tl.load(
+                samples + offset_of(n, table, signal, STRIDED), mask=needed & inside, other=0.0
+            ).to(REAL)
+            outside = needed & ~inside & (n < last + radius)
+            if BOUNDARY == COUNT:
+                outside = outside & (n >= 0) & (n < d)
+            around = borders + tl.load(table + signal * fields.COUNT + fields.WORK)
+            left = tile * 2 * radius + n - (first - radius)
+            right = (tile + 1) * 2 * radius + n - (last - radius)
+            place = tl.where(n < first, left, right)
+            value += tl.load(around + place, mask=outside, other=0.0).to(REAL)
+        else:
+            if BOUNDARY == COUNT:
+                needed = needed & (n >= 0) & (n < d)
+            index = extended(n, d, radius, BOUNDARY)
+            value = tl.load(
+                samples + offset_of(index, table, signal, STRIDED), mask=needed, other=0.0
+            ).to(REAL)
+        tap = step[:, None] - position[None, :]
+        weight = tl.load(weights + tap, mask=(tap >= 0) & (tap <= 2 * radius), other=0.0)
+        smooth = multiply(value, weight, smooth, PRECISION, REAL)
+
+    n = line[:, None] + position[None, :]
+    owned = n < last
+    if BOUNDARY == COUNT:
+        sums = weights + 2 * radius + 1
+        above = tl.load(sums + tl.minimum(radius + d - 1 - n, 2 * radius) + 1, owned, 1.0)
+        below = tl.load(sums + tl.maximum(radius - n, 0), owned, 0.0)
+        smooth = smooth / (above - below)
+    address = samples + offset_of(n, table, signal, STRIDED)
+    value = tl.load(address, mask=owned, other=0.0).to(REAL)
+    # Another warp may still have to read what this one is about to overwrite.
+    tl.debug_barrier()
+    tl.store(address, (value - smooth).to(ELEMENT), mask=owned)

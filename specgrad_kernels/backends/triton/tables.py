@@ -1,0 +1,142 @@
+"""What calls with the same shapes, layouts and dtypes share on a device, whatever the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from specgrad_kernels.backends.triton import (
+    addresses,
+    band,
+    dense,
+    detrend,
+    schedule,
+    targets,
+)
+from specgrad_kernels.backends.triton.signals import Signal, can_walk, signals_of
+from specgrad_kernels.layout import signal_length
+from specgrad_kernels.spec import FilterSpec
+
+KERNELS: dict[str, Any] = {
+    kernel.__name__: kernel
+    for kernel in (
+        band.spread_columns,
+        band.transform_middle,
+        band.solve_rows,
+        band.subtract_columns,
+        dense.project_waves,
+        detrend.save_borders,
+        detrend.subtract_smooth,
+    )
+}
+ELEMENTS = {
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+}
+
+
+def is_double(dtype: torch.dtype) -> bool:
+    """Whether a dtype is computed in double precision."""
+    return dtype is torch.float64
+
+
+def constants_of(
+    launch: schedule.Launch, dtype: torch.dtype, strided: bool, precision: str
+) -> dict[str, Any]:
+    """Every compile-time argument of a launch."""
+    common = {
+        "ELEMENT": ELEMENTS[dtype],
+        "REAL": tl.float64 if is_double(dtype) else tl.float32,
+        "STRIDED": strided,
+        "PRECISION": precision,
+    }
+    names = KERNELS[launch.kernel].arg_names
+    return {name: value for name, value in common.items() if name in names} | launch.sizes
+
+
+class Group:
+    """The signals of one dtype: their tables, and their launches but for the scratch memory."""
+
+    def __init__(self, plan: schedule.Schedule, dtype: torch.dtype, device: torch.device) -> None:
+        self.plan = plan
+        self.dtype = dtype
+        self.device = device
+        self.table = torch.from_numpy(plan.table).to(device)
+        self.coefficients = torch.from_numpy(plan.coefficients).to(device)
+        double, nvidia = is_double(dtype), targets.is_nvidia()
+        precision = targets.precision_of(nvidia, double)
+        self._launches = []
+        for launch in plan.launches:
+            kernel = KERNELS[launch.kernel]
+            fixed = {
+                "table": self.table,
+                "coefficients": self.coefficients,
+                "programs": torch.from_numpy(launch.programs).to(device),
+            }
+            arguments = {name: value for name, value in fixed.items() if name in kernel.arg_names}
+            arguments |= constants_of(launch, dtype, plan.strided, precision)
+            arguments |= targets.options_of(launch.kernel, launch.sizes, nvidia, double)
+            self._launches.append((kernel, (len(launch.programs),), arguments))
+
+    def scratch(self) -> dict[str, Tensor]:
+        """Memory that the launches of one call hand on to each other."""
+        real = torch.float64 if is_double(self.dtype) else torch.float32
+        return {
+            "workspace": torch.empty(self.plan.workspace, dtype=real, device=self.device),
+            "borders": torch.empty(self.plan.borders, dtype=self.dtype, device=self.device),
+        }
+
+    def bind(self, memory: dict[str, Tensor]) -> list[tuple[Any, dict[str, Any]]]:
+        """Every launch as a callable and its arguments, on ``memory``."""
+        return [
+            (
+                kernel[grid],
+                arguments | {n: memory[n] for n in kernel.arg_names if n in memory},
+            )
+            for kernel, grid, arguments in self._launches
+        ]
+
+
+class Tables:
+    """How each gradient of a call is filtered, decided once."""
+
+    def __init__(self, grads: Sequence[Tensor], spec: FilterSpec) -> None:
+        self.spec = spec
+        self.device = grads[0].device
+        self.stacked: list[int] = []
+        self.copied: list[int] = []
+        by_dtype: dict[torch.dtype, list[Signal]] = {}
+        for index, grad in enumerate(grads):
+            d = signal_length(grad.shape, spec.batch_dims)
+            strategy = schedule.strategy_of(spec, d, index, is_double(grad.dtype))
+            if strategy == "identity" or grad.numel() == 0:
+                continue
+            if strategy == "stacked":
+                self.stacked.append(index)
+                continue
+            walked = grad
+            if not can_walk(grad, spec.batch_dims):
+                self.copied.append(index)
+                walked = torch.empty(grad.shape, dtype=grad.dtype, device="meta")
+            by_dtype.setdefault(grad.dtype, []).extend(signals_of(walked, index, spec.batch_dims))
+        self.groups = [
+            Group(schedule.build(signals, spec, is_double(dtype)), dtype, self.device)
+            for dtype, signals in by_dtype.items()
+        ]
+        if self.device.type == "cuda":
+            # A graph may be recorded next, and while it is nothing can be compiled.
+            unused = addresses.empty_table(1, self.device)
+            addresses.bake(unused, [unused.data_ptr()])
+            # Other streams may use the tables next, and know nothing of these copies.
+            torch.cuda.current_stream(self.device).synchronize()
+
+    @property
+    def launches(self) -> int:
+        """Kernels of this package that one call launches."""
+        return sum(len(group.plan.launches) for group in self.groups)

@@ -1,0 +1,151 @@
+"""How the backend presents itself where there is no GPU, and what it says of a plan."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
+from specgrad_kernels.backends import BACKENDS, triton
+from specgrad_kernels.backends.triton import design, signals
+
+without_gpu = pytest.mark.skipif(
+    torch.cuda.is_available() or triton.interpreting(), reason="a GPU or the interpreter is there"
+)
+
+
+@pytest.fixture
+def _forget_problem():
+    triton._problem.cache_clear()
+    yield
+    triton._problem.cache_clear()
+
+
+def test_it_is_the_first_choice():
+    assert BACKENDS[0].NAME == "triton"
+
+
+@without_gpu
+def test_without_a_gpu_auto_falls_back_and_a_name_raises():
+    assert "no GPU" in triton.why_not()
+    grad = torch.randn(432)
+    expected = grad.clone()
+    filter_grads_([grad])
+    filter_grads_([expected], backend="torch")
+    assert (grad - expected).norm() <= 1e-6 * expected.norm()
+    with pytest.raises(RuntimeError, match="no GPU"):
+        filter_grads_([grad], backend="triton")
+
+
+@pytest.mark.usefixtures("_forget_problem")
+def test_without_triton_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: None)
+    assert "pip install triton" in triton.why_not()
+
+
+def _card(**properties):
+    values = {"name": "Card", "major": 8, "minor": 0, "shared_memory_per_block_optin": 1 << 17}
+    return lambda index: SimpleNamespace(**(values | properties))
+
+
+@pytest.mark.parametrize(
+    ("properties", "sentence"),
+    [
+        ({"major": 7, "minor": 5}, "compute capability 7.5"),
+        ({"shared_memory_per_block_optin": 1 << 14}, "16,384 bytes of shared memory"),
+    ],
+)
+def test_unfit_cards_are_refused_in_a_sentence(monkeypatch, properties, sentence):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", _card(**properties))
+    assert sentence in triton.device_problem(0)
+
+
+@pytest.mark.usefixtures("_forget_problem")
+def test_a_fit_card_is_taken(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", _card())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert triton.why_not() is None
+
+
+def test_controls_and_cpu_tensors_are_left_to_others(monkeypatch):
+    monkeypatch.setattr(triton, "interpreting", lambda: False)
+    assert "control" in triton.serves(FilterSpec(method="l2"), "cuda")
+    assert "cpu" in triton.serves(FilterSpec(), "cpu")
+    assert triton.serves(FilterSpec(), "cuda") is None
+
+
+def test_the_cuda_key_of_the_operator_is_ours():
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert has_kernel("specgrad::filter_grads_", "CUDA")
+
+
+def test_triton_is_not_imported_before_it_is_needed():
+    kernels = "specgrad_kernels.backends.triton.band"
+    code = f"import specgrad_kernels, sys; sys.exit({kernels!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "strategy"),
+    [
+        (36864, torch.float32, "band 12 x 64 x 48"),
+        (2359296, torch.float32, "band 12 x 64 x 48 x 64"),
+        (433, torch.float32, "dense, 19 waves"),
+        (36871, torch.float32, "stacked fft"),
+        (30, torch.float32, "identity"),
+    ],
+)
+def test_strategies_are_named(length, dtype, strategy):
+    name, bound, workspace = triton.explain(FilterSpec(), length, 0, dtype)
+    assert name == strategy
+    assert 0 < bound < 1e-6 or name in ("identity", "stacked fft")
+    assert workspace <= 0.1 * 4 * length or name == "stacked fft"
+
+
+def test_detrend_is_named_with_its_radius():
+    name, _, workspace = triton.explain(FilterSpec(method="lap"), 36864, 0, torch.float32)
+    assert name == "tiles, radius 12"
+    assert 0 < workspace < 0.02 * 4 * 36864
+
+
+def test_describe_counts_launches(monkeypatch):
+    model = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3), torch.nn.Conv2d(16, 16, 3))
+    plan = FilterPlan.for_model(model)
+    monkeypatch.setattr("specgrad_kernels.plan.choose", lambda *arguments: triton)
+    assert plan.describe().endswith("4,608 weights, fft on triton, 3 launches")
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("length", [432, 2304, 36864, 98304])
+def test_gains_invert_the_window(length, double):
+    """On a pure wave of the band, spread, gain and interpolation give the wave back."""
+    cutoff = length // 40
+    band = design.plan_band(length, cutoff, double)
+    taps = design.window_taps(band.decimation, band.width, band.beta)
+    start = -band.width * band.decimation // 2
+    cells = np.arange(band.cells)[:, None] * band.decimation + start + np.arange(len(taps))
+    for k in {0, cutoff // 2, cutoff - 1}:
+        wave = np.cos(2 * np.pi / length * (k * np.arange(length) % length) + 0.3)
+        coarse = (wave[cells % length] * taps).sum(axis=1)
+        spectrum = np.zeros(band.cells // 2 + 1, dtype=complex)
+        spectrum[:cutoff] = np.fft.rfft(coarse)[:cutoff] * design.gains(band) * band.cells
+        solved = np.fft.irfft(spectrum, n=band.cells)
+        back = np.zeros(length)
+        np.add.at(back, cells % length, taps * solved[:, None])
+        assert np.abs(back - wave).max() < (1e-12 if double else 5e-6)
+
+
+def test_strides_that_merge_are_merged():
+    grad = torch.empty(4, 6, 5).permute(1, 0, 2)
+    assert signals.collapse(grad.shape, grad.stride()) == ([6, 4, 5], [5, 30, 1])
+    assert signals.collapse((3, 1, 4), (4, 99, 1)) == ([12], [1])
+
+
+def test_the_documentation_says_first_that_no_gpu_was_at_hand():
+    text = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+    assert "No GPU was at hand" in " ".join(text.splitlines()[:4])

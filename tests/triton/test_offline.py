@@ -1,0 +1,49 @@
+"""Every kernel of every plan compiles for eight GPUs, spills nothing, and matches the table."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+from triton.compiler import ASTSource
+from triton_tools.offline import TARGETS, resources, variants
+from triton_tools.resources import model_variants
+
+from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, addresses, interpreting
+from specgrad_kernels.spec import FilterSpec
+
+pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")
+
+TABLE = Path(__file__).parents[2] / "docs" / "gpu_resources.csv"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("variant", model_variants(), ids=lambda v: f"{v.kernel}-{v.label}")
+def test_nothing_spills(variant, target):
+    cost = resources(variant, target)
+    assert cost.spilled_bytes == 0
+    assert cost.shared_bytes <= NEEDED_SHARED_MEMORY
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("method", ["fft", "lap", "gaussian"])
+def test_other_dtypes_and_strides_compile(method, dtype):
+    for variant in variants([433, 36864, 589824], FilterSpec(method=method), dtype, strided=True):
+        cost = resources(variant, "sm_80")
+        assert cost.spilled_bytes == 0
+        assert cost.shared_bytes <= NEEDED_SHARED_MEMORY
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_addresses_can_be_arguments(target):
+    kernel = addresses.store_addresses
+    signature = dict.fromkeys(kernel.arg_names, "i64") | {"pointers": "*i64", "first": "i32"}
+    compiled = triton.compile(ASTSource(kernel, signature), target=TARGETS[target])
+    assert compiled.metadata.shared == 0
+
+
+def test_table_lists_every_kernel():
+    with TABLE.open(newline="") as file:
+        listed = {(row["kernel"], row["sizes"], row["target"]) for row in csv.DictReader(file)}
+    assert listed == {(v.kernel, v.label, target) for v in model_variants() for target in TARGETS}

@@ -1,0 +1,147 @@
+"""The compiled PTX, executed on the CPU, against the float64 reference."""
+
+import pytest
+import torch
+from triton_tools.compare import random_grads, reference
+from triton_tools.execute import execute
+from triton_tools.ptx import Program, PtxError
+
+from specgrad_kernels.backends.triton import design, interpreting
+from specgrad_kernels.spec import FilterSpec
+
+pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")
+
+TOLERANCE = {
+    torch.float32: 1e-6,
+    torch.float64: 1e-14,
+    torch.bfloat16: torch.finfo(torch.bfloat16).eps,
+    torch.float16: torch.finfo(torch.float16).eps,
+}
+
+
+def _errors(grads, spec):
+    exact = reference(grads, spec)
+    names = execute(grads, spec)
+    errors = [
+        float((grad.double() - truth).norm() / truth.norm())
+        for grad, truth in zip(grads, exact, strict=True)
+    ]
+    return max(errors), names
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+def test_band(dtype):
+    error, names = _errors(random_grads([432], dtype), FilterSpec())
+    assert names == ["spread_columns", "solve_rows", "subtract_columns"]
+    assert error < TOLERANCE[dtype]
+
+
+def test_band_of_channels_last_beside_a_plain_layer():
+    grads = random_grads([(16, 3, 3, 3), 2304])
+    grads[0] = grads[0].to(memory_format=torch.channels_last)
+    error, _ = _errors(grads, FilterSpec())
+    assert error < TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_band_with_split_lines(dtype, limit_grid):
+    limit_grid(columns=16, rows=4)
+    error, names = _errors(random_grads([2304], dtype), FilterSpec())
+    assert names == [
+        "spread_columns",
+        "transform_middle",
+        "solve_rows",
+        "transform_middle",
+        "subtract_columns",
+    ]
+    assert error < TOLERANCE[dtype]
+
+
+def test_band_with_long_rows(limit_grid):
+    limit_grid(columns=1, rows=256)
+    assert design.plan_band(2304, 57, double=False).rows == 192
+    error, _ = _errors(random_grads([2304]), FilterSpec())
+    assert error < TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_dense(dtype):
+    error, names = _errors(random_grads([97, 41], dtype), FilterSpec())
+    assert names == ["project_waves"]
+    assert error < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("method", ["lap", "gaussian"])
+def test_detrend(method, dtype):
+    error, names = _errors(random_grads([4100], dtype), FilterSpec(method=method))
+    assert names == ["save_borders", "subtract_smooth"]
+    assert error < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("boundary", ["circular", "reflect", "replicate"])
+def test_detrend_in_one_tile(boundary):
+    error, names = _errors(random_grads([100]), FilterSpec(method="lap", boundary=boundary))
+    assert names == ["subtract_smooth"]
+    assert error < TOLERANCE[torch.float32]
+
+
+ENTRY = """
+.visible .entry k(
+	.param .u64 k_param_0
+)
+.reqntid 32
+{
+	.reg .pred 	%p<3>;
+	.reg .b32 	%r<9>;
+	.reg .b64 	%rd<4>;
+	ld.param.b64 	%rd1, [k_param_0];
+	mov.u32 	%r1, %tid.x;
+	mad.wide.s32 	%rd2, %r1, 4, %rd1;
+BODY
+	ret;
+}
+"""
+
+
+def _run(body, elements=32):
+    x = torch.arange(elements, dtype=torch.int32)
+    Program(ENTRY.replace("BODY", body), 64).run(1, [x], [])
+    return x
+
+
+def test_divergent_threads_meet_again():
+    body = """
+	setp.lt.s32 	%p1, %r1, 8;
+	mov.b32 	%r2, 5;
+	@%p1 bra 	$L__far;
+	add.s32 	%r2, %r2, 1;
+$L__far:
+	bar.sync 	0;
+	st.global.b32 	[%rd2], %r2;"""
+    assert _run(body).tolist() == [5] * 8 + [6] * 24
+
+
+def test_accesses_outside_the_tensor_are_refused():
+    with pytest.raises(PtxError, match="outside"):
+        _run("\tst.global.b32 \t[%rd2+4], %r1;")
+
+
+@pytest.mark.parametrize("line", ["popc.b32 %r2, %r1;", "add.sat.s32 %r2, %r1, %r1;"])
+def test_unknown_instructions_are_refused(line):
+    with pytest.raises(PtxError, match="unknown"):
+        _run("\t" + line)
+
+
+def test_a_barrier_that_not_all_reach_is_refused():
+    body = """
+	setp.lt.s32 	%p1, %r1, 8;
+	@%p1 ret;
+	bar.sync 	0;"""
+    with pytest.raises(PtxError, match="part of the threads"):
+        _run(body)
+
+
+def test_registers_must_be_written_first():
+    with pytest.raises(PtxError, match="before it is written"):
+        _run("\tst.global.b32 \t[%rd2], %r7;")

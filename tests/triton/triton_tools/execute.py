@@ -1,0 +1,54 @@
+"""Filters gradients by executing the compiled PTX of every launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specgrad_kernels.backends.triton import schedule
+from specgrad_kernels.backends.triton.signals import signals_of
+from specgrad_kernels.backends.triton.tables import KERNELS, is_double
+from specgrad_kernels.spec import FilterSpec
+from triton_tools.offline import Variant, compile_variant
+from triton_tools.ptx import Program
+
+TARGET = "sm_80"
+
+
+def storage_of(tensor: Tensor) -> Tensor:
+    """All memory of a tensor's storage as one contiguous tensor."""
+    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.as_strided((elements,), (1,), 0)
+
+
+def execute(grads: Sequence[Tensor], spec: FilterSpec) -> list[str]:
+    """Filter gradients of one dtype in place; the kernels that ran."""
+    dtype = grads[0].dtype
+    double = is_double(dtype)
+    signals = [
+        signal
+        for index, grad in enumerate(grads)
+        for signal in signals_of(grad, index, spec.batch_dims)
+    ]
+    plan = schedule.build(signals, spec, double)
+    real = torch.float64 if double else torch.float32
+    tensors = {
+        "pointers": torch.tensor([grad.data_ptr() for grad in grads]),
+        "table": torch.from_numpy(plan.table),
+        "coefficients": torch.from_numpy(plan.coefficients),
+        "workspace": torch.full((plan.workspace,), float("nan"), dtype=real),
+        "borders": torch.full((plan.borders,), float("nan"), dtype=dtype),
+    }
+    names = []
+    for step in plan.launches:
+        variant = Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype, plan.strided)
+        compiled = compile_variant(variant, TARGET)
+        tensors["programs"] = torch.from_numpy(step.programs)
+        kernel = KERNELS[step.kernel]
+        arguments = [tensors[name] for name in kernel.arg_names if name in tensors]
+        program = Program(compiled.asm["ptx"], compiled.metadata.shared)
+        program.run(len(step.programs), arguments, [storage_of(grad) for grad in grads])
+        names.append(step.kernel)
+    return names

@@ -1,0 +1,138 @@
+"""Compiles kernels for GPUs that are not there, and reads what they cost."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from specgrad_kernels.backends.triton import schedule, tables, targets
+from specgrad_kernels.backends.triton.report import plain_signal
+from specgrad_kernels.spec import FilterSpec
+
+TARGETS = {f"sm_{number}": GPUTarget("cuda", number, 32) for number in (80, 86, 89, 90, 100, 120)}
+TARGETS["gfx942"] = GPUTarget("hip", "gfx942", 64)
+TARGETS["gfx1100"] = GPUTarget("hip", "gfx1100", 32)
+
+_TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+_ELEMENTS = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel at its compile-time sizes."""
+
+    kernel: str
+    sizes: tuple[tuple[str, Any], ...]
+    dtype: torch.dtype = torch.float32
+    strided: bool = False
+
+    @property
+    def label(self) -> str:
+        """Readable name of the sizes."""
+        return " ".join(f"{name.lower()}={value}" for name, value in self.sizes)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one compiled kernel needs."""
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    warps: int
+    precision: str
+
+
+def variants(
+    lengths: list[int],
+    spec: FilterSpec,
+    dtype: torch.dtype = torch.float32,
+    strided: bool = False,
+) -> list[Variant]:
+    """The kernels that a call on layers of these lengths launches."""
+    double = tables.is_double(dtype)
+    signals = [plain_signal(length, index) for index, length in enumerate(lengths)]
+    plan = schedule.build(signals, spec, double)
+    return [
+        Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype, strided)
+        for step in plan.launches
+    ]
+
+
+def compile_variant(variant: Variant, target: str) -> Any:
+    """The compiled kernel, with its assembly."""
+    kernel = tables.KERNELS[variant.kernel]
+    nvidia = target.startswith("sm_")
+    double = tables.is_double(variant.dtype)
+    sizes = dict(variant.sizes)
+    step = schedule.Launch(variant.kernel, None, sizes)
+    precision = targets.precision_of(nvidia, double)
+    constants = tables.constants_of(step, variant.dtype, variant.strided, precision)
+    real = "*fp64" if double else "*fp32"
+    types = {
+        "pointers": "*i64",
+        "table": "*i64",
+        "programs": "*i32",
+        "coefficients": real,
+        "workspace": real,
+        "borders": f"*{_ELEMENTS[variant.dtype]}",
+    }
+    signature = {
+        name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
+    }
+    aligned = {
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(kernel.arg_names)
+        if name in types
+    }
+    source = ASTSource(kernel, signature, constants, aligned)
+    options = targets.options_of(variant.kernel, sizes, nvidia, double)
+    return triton.compile(source, target=TARGETS[target], options=options)
+
+
+def resources(variant: Variant, target: str) -> Resources:
+    """Registers, spilled bytes and shared memory of one kernel on one target."""
+    compiled = compile_variant(variant, target)
+    nvidia = target.startswith("sm_")
+    registers, spilled = _nvidia(compiled) if nvidia else _amd(compiled)
+    options = targets.options_of(
+        variant.kernel, dict(variant.sizes), nvidia, tables.is_double(variant.dtype)
+    )
+    precision = targets.precision_of(nvidia, tables.is_double(variant.dtype))
+    return Resources(registers, spilled, compiled.metadata.shared, options["num_warps"], precision)
+
+
+def _nvidia(compiled: Any) -> tuple[int, int]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        command = [_TOOLS / "cuobjdump", "--dump-resource-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
+    assert found, text
+    return int(found[1]), int(found[2]) + int(found[3])
+
+
+def _amd(compiled: Any) -> tuple[int, int]:
+    text = compiled.asm["amdgcn"]
+
+    def number(name: str) -> int:
+        found = re.search(rf"\.{name}:\s+(\d+)", text)
+        assert found, name
+        return int(found[1])
+
+    return number("vgpr_count"), 4 * number("vgpr_spill_count")
