@@ -18,7 +18,7 @@ SETTINGS = (
     "--clients=20",
     "--active=10",
     "--alpha=0.1",
-    "--rounds=40",
+    "--rounds=30",
     "--eval-every=1",
     "--target=0.9",
 )
