@@ -166,8 +166,8 @@ class FilterPlan:
         last = f"{len(layers)} layers, {total:,} weights, {self.spec.method} on {backend.NAME}"
         count_launches = getattr(backend, "launches", None)
         if count_launches:
-            dense = [(layer.d, layer.dtype) for layer in layers]
-            last += f", {count_launches(self.spec, dense)}"
+            lengths = [(layer.d, layer.dtype) for layer in layers]
+            last += f", {count_launches(self.spec, lengths)}"
         lines.append(last)
         return "\n".join(lines)
 

@@ -80,6 +80,13 @@ _captured: list[Prepared] = []
 """States that CUDA graphs refer to; a graph may be replayed as long as the process lives."""
 
 
+def stream_of(device: torch.device) -> tuple[int, bool]:
+    """The current stream's number, and whether it is being recorded into a graph."""
+    if device.type != "cuda":
+        return 0, False
+    return torch.cuda.current_stream(device).cuda_stream, torch.cuda.is_current_stream_capturing()
+
+
 def prepare(grads: Sequence[Tensor], spec: FilterSpec) -> Prepared:
     """The state for such a call on this stream, built at its first use and kept."""
     device = grads[0].device
@@ -93,10 +100,9 @@ def prepare(grads: Sequence[Tensor], spec: FilterSpec) -> Prepared:
     def make() -> Prepared:
         return Prepared(_tables.take(key, make_tables), grads)
 
-    if device.type != "cuda":
-        return _prepared.take(key, make)
-    if not torch.cuda.is_current_stream_capturing():
-        return _prepared.take((key, torch.cuda.current_stream(device).cuda_stream), make)
+    stream, capturing = stream_of(device)
+    if not capturing:
+        return _prepared.take((key, stream), make)
     if key not in _tables:
         raise RuntimeError(
             "the first call for gradients of this kind compiles kernels and cannot be captured; "
@@ -113,13 +119,13 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     plain = all(type(grad) is Tensor and not grad.requires_grad for grad in grads)
     if not plain or len({grad.device for grad in grads}) > 1:
         checks.check_grads(grads, spec)
-    on_gpu = grads[0].device.type == "cuda"
-    capturing = on_gpu and torch.cuda.is_current_stream_capturing()
-    with torch.cuda.device(grads[0].device) if on_gpu else contextlib.nullcontext():
+    device = grads[0].device
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         state = prepare(grads, spec)
         if not state.knows(grads):
             checks.check_grads(grads, spec)
         if spec.nonfinite == "raise":
             checks.check_finite(grads)
+        _, capturing = stream_of(device)
         state.run(grads, addresses.bake if capturing else addresses.upload)
     torch.autograd.graph.increment_version(list(grads))

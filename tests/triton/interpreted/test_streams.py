@@ -1,0 +1,84 @@
+"""State per stream and per graph, with streams that are only numbers here."""
+
+import pytest
+import torch
+from triton_tools.compare import random_grads, reference
+
+from specgrad_kernels.backends.triton import addresses, launch
+from specgrad_kernels.spec import FilterSpec
+
+LENGTHS = [432, 2304]
+
+
+@pytest.fixture
+def on_stream(monkeypatch):
+    """Pretend that calls happen on a stream, perhaps one that is recorded."""
+    launch._tables.clear()
+    launch._prepared.clear()
+
+    def use(stream, capturing=False):
+        monkeypatch.setattr(launch, "stream_of", lambda device: (stream, capturing))
+
+    use(1)
+    return use
+
+
+def test_streams_share_tables_and_nothing_else(on_stream):
+    grads = random_grads(LENGTHS)
+    first = launch.prepare(grads, FilterSpec())
+    assert launch.prepare(grads, FilterSpec()) is first
+    on_stream(2)
+    second = launch.prepare(grads, FilterSpec())
+    assert second.tables is first.tables
+    mine, theirs = first.scratch[0]["workspace"], second.scratch[0]["workspace"]
+    assert mine.data_ptr() != theirs.data_ptr()
+
+
+def test_the_first_call_cannot_be_recorded(on_stream):
+    on_stream(1, capturing=True)
+    with pytest.raises(RuntimeError, match="before the CUDA graph"):
+        launch.run(random_grads(LENGTHS), FilterSpec())
+
+
+def test_a_recorded_call_keeps_its_addresses(on_stream, monkeypatch):
+    grads = random_grads(LENGTHS)
+    launch.run(grads, FilterSpec())
+    on_stream(1, capturing=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(addresses, "upload", lambda *_: pytest.fail("host memory in a graph"))
+        launch.run(grads, FilterSpec())
+    recorded = launch._captured[-1]
+    on_stream(1)
+    launch.run(random_grads(LENGTHS, seed=1), FilterSpec())
+
+    # what a replay does: the recorded launches again, on new values at the old addresses
+    for grad, fresh in zip(grads, random_grads(LENGTHS, seed=2), strict=True):
+        grad.copy_(fresh)
+    exact = reference(grads, FilterSpec())
+    for kernel, arguments in recorded._launches:
+        kernel(**arguments)
+    for grad, truth in zip(grads, exact, strict=True):
+        assert (grad.double() - truth).norm() < 5e-7 * truth.norm()
+
+
+def test_addresses_are_written_only_when_they_move(on_stream, monkeypatch):
+    written = []
+    upload = addresses.upload
+    monkeypatch.setattr(
+        addresses, "upload", lambda table, new: (written.append(new), upload(table, new))
+    )
+    grads = random_grads(LENGTHS)
+    for _ in range(3):
+        launch.run(grads, FilterSpec())
+    assert len(written) == 1
+    moved = [grad.clone() for grad in grads]
+    launch.run(moved, FilterSpec())
+    assert written[1] == [grad.data_ptr() for grad in moved]
+
+
+def test_old_states_are_dropped(on_stream, monkeypatch):
+    monkeypatch.setattr(launch, "MAX_KEPT", 2)
+    for length in (41, 43, 47, 53):
+        launch.prepare([torch.randn(length)], FilterSpec())
+    assert len(launch._prepared) == 2
+    assert len(launch._tables) == 2
