@@ -110,7 +110,7 @@ def step_figure(results: dict[str, Any]) -> Figure:
     bars = axes.barh(labels, shares, color=colours, height=0.7)
     axes.bar_label(bars, [f"{share:.2g} %" for share in shares], fontsize=8, padding=3)
     axes.set_xscale("log")
-    axes.set_xlim(right=max(shares) * 2)
+    axes.set_xlim(left=min(0.01, *shares) * 0.9, right=max(shares) * 2)
     axes.xaxis.set_major_formatter("{x:g} %")
     axes.set_xlabel("share of a ResNet-20 training step, batch 50, spent in the filter")
     axes.grid(axis="x", linewidth=0.4, color="#cccccc")
