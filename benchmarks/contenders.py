@@ -51,27 +51,26 @@ def _fft_loop(grads: Sequence[Tensor], method: str, ratio: float) -> Call:
 
 
 def _fft_stacked(grads: Sequence[Tensor], method: str, ratio: float) -> Call:
-    """Layers of equal length in one batched transform, in buffers that are kept."""
+    """Layers of equal length in one batched transform.
+
+    The stack is kept; spectra are not, because transforms into kept memory proved slower. A
+    layer of its own length is transformed where it is.
+    """
     groups: dict[int, list[Tensor]] = defaultdict(list)
     for grad in grads:
         groups[grad.numel()].append(grad.view(-1))
     prepared = []
     for d, members in groups.items():
-        # one layer alone needs no stack: its spectrum is taken from, and returned to, its memory
         stack = members[0][None] if len(members) == 1 else members[0].new_empty(len(members), d)
-        spectrum = torch.fft.rfft(stack)
-        cutoff = reference.cutoff(ratio, d)
-        prepared.append((members, stack, stack.unbind(), spectrum, spectrum[:, :cutoff], d))
+        prepared.append((members, stack, reference.cutoff(ratio, d), d))
 
     def call() -> None:
-        for members, stack, rows, spectrum, suppressed, d in prepared:
+        for members, stack, cutoff, d in prepared:
             if len(members) > 1:
                 torch.stack(members, out=stack)
-            torch.fft.rfft(stack, out=spectrum)
-            suppressed.zero_()
-            torch.fft.irfft(spectrum, n=d, out=stack)
-            if len(members) > 1:
-                torch._foreach_copy_(members, rows)
+            spectrum = torch.fft.rfft(stack)
+            spectrum[:, :cutoff] = 0
+            torch._foreach_copy_(members, torch.fft.irfft(spectrum, n=d).unbind())
 
     return call
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ def _speed_up_panel(axes: Axes, rows: Sequence[dict[str, Any]], threads: int) ->
     axes.set_ylim(bottom=slowest if slowest == 1 else 0.7 * slowest, top=axes.get_ylim()[1] * 1.6)
     axes.axhline(1, color="#555555", linewidth=0.8)
     axes.yaxis.set_major_formatter("{x:g}x")
-    axes.set_xticks(range(len(lists)), [WORKLOADS[name].title for name in lists])
+    titles = [textwrap.fill(WORKLOADS[name].title, 13) for name in lists]
+    axes.set_xticks(range(len(lists)), titles, fontsize=9)
     axes.set_ylabel("specgrad is faster by")
     axes.set_title(_threads(threads), loc="left", fontsize=10)
     axes.grid(axis="y", linewidth=0.4, color="#cccccc")
@@ -108,7 +110,7 @@ def step_figure(results: dict[str, Any]) -> Figure:
     bars = axes.barh(labels, shares, color=colours, height=0.7)
     axes.bar_label(bars, [f"{share:.2g} %" for share in shares], fontsize=8, padding=3)
     axes.set_xscale("log")
-    axes.set_xlim(right=max(shares) * 2)
+    axes.set_xlim(left=min(0.01, *shares) * 0.9, right=max(shares) * 2)
     axes.xaxis.set_major_formatter("{x:g} %")
     axes.set_xlabel("share of a ResNet-20 training step, batch 50, spent in the filter")
     axes.grid(axis="x", linewidth=0.4, color="#cccccc")
