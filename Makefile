@@ -27,11 +27,15 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two processes of one thread each; tests of threads ask for more themselves.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses 2 --dist worksteal
+
 test: lint
-	$(BIN)/pytest --cov=specgrad_kernels --cov-fail-under=90
+	$(PYTEST) --cov=specgrad_kernels --cov=specgrad_fl --cov-report=term:skip-covered
+	$(BIN)/coverage report --include='specgrad_kernels/*' --fail-under=90 --format=total
 
 test-fast: $(VENV)/installed
-	$(BIN)/pytest -m "not slow" -x -q
+	$(PYTEST) -m "not slow" -x
 
 # The native code under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: $(VENV)/installed

@@ -74,10 +74,11 @@ static void wrap_margins(const BandPlan<T>& plan, T* cells) {
   }
 }
 
-// x -= interpolation of z over `count` vectors; vector i starts at coarse cell i * step.
+// x -= interpolation of z over `count` vectors; vector i lies at x + i * stride and starts in
+// coarse cell i * step.
 template <int Offsets, class T>
-static inline void subtract_vectors(T* x, const T* z, const T* spline, int offsets, int64_t count,
-                                    int step) {
+static inline void subtract_vectors(T* x, int stride, const T* z, const T* spline, int offsets,
+                                    int64_t count, int step) {
   constexpr int lanes = kLanes<T>;
   constexpr int unroll = 4;
   const int terms = Offsets ? Offsets : offsets;
@@ -85,18 +86,18 @@ static inline void subtract_vectors(T* x, const T* z, const T* spline, int offse
   for (; i + unroll <= count; i += unroll) {
     const T* cell = z + i * step;
     Vec<T> sums[unroll];
-    for (int u = 0; u < unroll; ++u) sums[u] = load(x + (i + u) * lanes);
+    for (int u = 0; u < unroll; ++u) sums[u] = load(x + (i + u) * stride);
     for (int o = 0; o < terms; ++o) {
       const Vec<T> weight = load(spline + o * lanes);
       for (int u = 0; u < unroll; ++u) sums[u] -= weight * cell[u * step + o];
     }
-    for (int u = 0; u < unroll; ++u) store(x + (i + u) * lanes, sums[u]);
+    for (int u = 0; u < unroll; ++u) store(x + (i + u) * stride, sums[u]);
   }
   for (; i < count; ++i) {
     const T* cell = z + i * step;
-    Vec<T> sum = load(x + i * lanes);
+    Vec<T> sum = load(x + i * stride);
     for (int o = 0; o < terms; ++o) sum -= load(spline + o * lanes) * cell[o];
-    store(x + i * lanes, sum);
+    store(x + i * stride, sum);
   }
 }
 
@@ -106,22 +107,21 @@ static inline void subtract_block(const BandPlan<T>& plan, T* x, const T* z, int
   const T* spline = plan.spline.data();
   if (plan.hop > lanes) {
     const int segments = plan.hop / lanes;
-    for (int64_t i = 0; i < count; ++i) {
-      const int segment = static_cast<int>(i % segments);
-      subtract_vectors<0>(x + i * lanes, z + i / segments,
+    for (int segment = 0; segment < segments; ++segment) {
+      subtract_vectors<0>(x + segment * lanes, plan.hop, z,
                           spline + static_cast<int64_t>(segment) * plan.offsets * lanes,
-                          plan.offsets, 1, 1);
+                          plan.offsets, count / segments, 1);
     }
     return;
   }
   const int step = lanes / plan.hop;
   switch (plan.offsets) {
-    case 6: return subtract_vectors<6>(x, z, spline, 6, count, step);
-    case 7: return subtract_vectors<7>(x, z, spline, 7, count, step);
-    case 8: return subtract_vectors<8>(x, z, spline, 8, count, step);
-    case 9: return subtract_vectors<9>(x, z, spline, 9, count, step);
-    case 10: return subtract_vectors<10>(x, z, spline, 10, count, step);
-    default: return subtract_vectors<0>(x, z, spline, plan.offsets, count, step);
+    case 6: return subtract_vectors<6>(x, lanes, z, spline, 6, count, step);
+    case 7: return subtract_vectors<7>(x, lanes, z, spline, 7, count, step);
+    case 8: return subtract_vectors<8>(x, lanes, z, spline, 8, count, step);
+    case 9: return subtract_vectors<9>(x, lanes, z, spline, 9, count, step);
+    case 10: return subtract_vectors<10>(x, lanes, z, spline, 10, count, step);
+    default: return subtract_vectors<0>(x, lanes, z, spline, plan.offsets, count, step);
   }
 }
 

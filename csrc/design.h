@@ -190,7 +190,10 @@ inline FftDesign design_dense(int64_t d, int64_t cutoff, Precision precision, in
   design.d = d;
   design.cutoff = cutoff;
   design.error_bound = rounding_error(precision);
-  design.cost = 2.0 * (2 * cutoff - 1) * ceil_div(d, lanes) + 50;
+  const double vectors = static_cast<double>(2 * cutoff - 1) * static_cast<double>(ceil_div(d, lanes));
+  // A basis that outgrows the first caches is read from slower memory, twice.
+  const double basis_bytes = vectors * lanes * (precision == Precision::single ? 4 : 8);
+  design.cost = 2 * vectors * (1 + std::min(basis_bytes / (1 << 18), 4.0)) + 50;
   return design;
 }
 
@@ -270,10 +273,7 @@ inline FftDesign design_fft(int64_t d, int64_t cutoff, Precision precision, int 
       if (candidate.cost < best.cost) best = candidate;
     }
   }
-  if (any && !(best.cost < std::numeric_limits<double>::infinity())) {
-    return design_full(d, cutoff, precision, lanes);
-  }
-  if (any && best.strategy != Strategy::dense) {
+  if (any) {
     FftDesign full = design_full(d, cutoff, precision, lanes);
     if (full.cost < best.cost) best = full;
   }

@@ -143,8 +143,9 @@ class JobList final : public Program {
   }
 
  private:
-  // In the units of the cost model, below which waking a thread costs more than it saves.
-  static constexpr double kWorthAThread = 30000;
+  // In the units of the cost model, some 50 microseconds: below it, waking a thread costs more
+  // than it saves.
+  static constexpr double kWorthAThread = 300000;
 
   void add_tensor(size_t index) {
     const TensorLayout& tensor = tensors_[index];

@@ -60,10 +60,14 @@ def call_operator(grads: list[Tensor], operator: str, text: str) -> None:
     getattr(torch.ops.specgrad, operator)(grads, text)
 
 
-@torch.compiler.assume_constant_result
 def _operator_and_text(backend: str, device_type: str, *fields: object) -> tuple[str, str]:
     spec = _make_spec(*fields)
     return operator_of(spec, device_type, backend), spec.text
+
+
+# What torch.compiler.assume_constant_result does, without importing the whole compiler with
+# the package, which would take longer than everything else.
+_operator_and_text._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def filter_grads_(
