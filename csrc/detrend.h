@@ -104,7 +104,7 @@ static void subtract_moving_sum(const MovingSum<T>& sum, const T* x, T scale, in
 // acc[b] += sum over the first Groups of weights[g * lanes] * x[(b + g) * lanes], for the taps
 // that share one shift: every vector that is loaded serves several outputs.
 template <int Groups, int Outputs, class T>
-static inline void accumulate_shift(const T* x, const T* weights, Vec<T>* acc) {
+static SPECGRAD_INLINE void accumulate_shift(const T* x, const T* weights, Vec<T>* acc) {
   constexpr int lanes = kLanes<T>;
 #pragma GCC unroll 20
   for (int t = 0; t < Outputs + Groups - 1; ++t) {
@@ -117,7 +117,7 @@ static inline void accumulate_shift(const T* x, const T* weights, Vec<T>* acc) {
 }
 
 template <int Groups, int Outputs, class T>
-static inline void accumulate_shifts(const T* x, const T* weights, int from, int to, Vec<T>* acc) {
+static SPECGRAD_INLINE void accumulate_shifts(const T* x, const T* weights, int from, int to, Vec<T>* acc) {
   for (int shift = from; shift < to; ++shift) {
     accumulate_shift<Groups, Outputs>(x + shift, weights + shift, acc);
   }
@@ -125,7 +125,7 @@ static inline void accumulate_shifts(const T* x, const T* weights, int from, int
 
 // Sums over at most 4 vectors of taps, for Outputs vectors.
 template <int Outputs, class T>
-static inline void weighted_block(const T* x, const T* weights, int64_t taps, Vec<T>* acc) {
+static SPECGRAD_INLINE void weighted_block(const T* x, const T* weights, int64_t taps, Vec<T>* acc) {
   constexpr int lanes = kLanes<T>;
   const int rest = static_cast<int>(taps % lanes);
   switch (taps / lanes) {
@@ -148,7 +148,7 @@ static inline void weighted_block(const T* x, const T* weights, int64_t taps, Ve
 
 // Weighted sums of `taps` neighbours, block by block so that rounding does not pile up.
 template <int Outputs, class T>
-static inline void weighted_vectors(const T* x, const T* weights, int64_t taps, Vec<T>* acc) {
+static SPECGRAD_INLINE void weighted_vectors(const T* x, const T* weights, int64_t taps, Vec<T>* acc) {
   constexpr int64_t block = 4 * kLanes<T>;
   weighted_block<Outputs>(x, weights, std::min(taps, block), acc);
   for (int64_t first = block; first < taps; first += block) {
@@ -181,7 +181,17 @@ static void subtract_weighted_sum(const DetrendPlan<T>& plan, const T* x, int64_
   for (; i < count; ++i) out[i] = x[i + plan.radius] - dot(weights, x + i, taps);
 }
 
-// The first and last samples of the signal, where `count` divides by the weights inside.
+// Samples [0, low) and [high, count) of a tile are so near an end of the signal that part of
+// their window lies outside.
+struct Ends {
+  int64_t low, high;
+
+  Ends(int64_t radius, int64_t d, int64_t begin, int64_t count)
+      : low(std::clamp<int64_t>(radius - begin, 0, count)),
+        high(std::clamp<int64_t>(d - radius - begin, low, count)) {}
+};
+
+// There, `count` divides by the weights inside.
 template <class T, class SumAt>
 static void subtract_at_ends(const DetrendPlan<T>& plan, int64_t d, int64_t begin, int64_t count,
                              const T* x, SumAt sum_at, T* out) {
@@ -195,10 +205,9 @@ static void subtract_at_ends(const DetrendPlan<T>& plan, int64_t d, int64_t begi
                           one_sided(std::min(radius, d - 1 - begin - i));
     out[i] = x[i] - static_cast<T>(sum_at(i) / inside);
   };
-  const int64_t low = std::clamp<int64_t>(radius - begin, 0, count);
-  const int64_t high = std::clamp<int64_t>(d - radius - begin, low, count);
-  for (int64_t i = 0; i < low; ++i) correct(i);
-  for (int64_t i = high; i < count; ++i) correct(i);
+  const Ends ends(radius, d, begin, count);
+  for (int64_t i = 0; i < ends.low; ++i) correct(i);
+  for (int64_t i = ends.high; i < count; ++i) correct(i);
 }
 
 // out = detrended samples [begin, begin + count) of d; `extended` starts `radius` before them.
@@ -218,8 +227,18 @@ static void detrend_tile_into(const DetrendPlan<T>& plan, int64_t d, int64_t beg
   }
   subtract_weighted_sum(plan, extended, count, out);
   if (ends) {
-    const auto sum_at = [&](int64_t i) { return dot(plan.weights.data(), extended + i, window); };
-    subtract_at_ends(plan, d, begin, count, x, sum_at, out);
+    // The sums themselves: taking them from x - out would lose the digits that count here.
+    const auto sum_range = [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; i += kLanes<T>) {
+        Vec<T> sums[1] = {};
+        weighted_vectors<1>(extended + i, plan.weights.data(), window, sums);
+        store(work + i, sums[0]);
+      }
+    };
+    const Ends near(plan.radius, d, begin, count);
+    sum_range(0, near.low);
+    sum_range(near.high, count);
+    subtract_at_ends(plan, d, begin, count, x, [&](int64_t i) { return work[i]; }, out);
   }
 }
 

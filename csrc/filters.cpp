@@ -170,7 +170,7 @@ class DetrendFilter final : public Filter {
         chunks_{d, detrend_chunk(plan_.radius)},
         memory_(Memory::of<T>(detrend_shared(d, plan_.radius),
                               detrend_scratch(plan_.radius, sigma <= 0, chosen_lanes<T>()))) {
-    const double work = sigma > 0 ? 2.0 * static_cast<double>(plan_.radius) + 1 : 16;
+    const double work = sigma > 0 ? 2.6 * static_cast<double>(plan_.radius) + 2 : 36;
     cost_ = static_cast<double>(ceil_div(d, chosen_lanes<T>())) * work + 200;
   }
 

@@ -3,6 +3,10 @@
 #error "define SPECGRAD_VECTOR_BYTES"
 #endif
 
+// Where a call would push accumulators out of their registers.
+#undef SPECGRAD_INLINE
+#define SPECGRAD_INLINE inline __attribute__((always_inline))
+
 template <class T>
 struct VectorOf;
 template <>

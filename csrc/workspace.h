@@ -77,7 +77,8 @@ inline int64_t detrend_scratch(int64_t radius, bool box, int lanes) {
   const int64_t tile = detrend_tile(radius), window = 2 * radius + 1;
   int64_t levels = 0;
   for (int64_t width = 4; box && width <= window; width *= 4) ++levels;
-  return 2 * tile + 2 * radius + 4 * lanes + levels * moving_sum_level(tile, window, lanes);
+  const int64_t sums = box ? levels * moving_sum_level(tile, window, lanes) : tile + lanes;
+  return 2 * tile + 2 * radius + 4 * lanes + sums;
 }
 
 }  // namespace specgrad
