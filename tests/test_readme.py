@@ -23,11 +23,16 @@ def commands():
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
 
 
+CIFAR = (
+    "specgrad-fl compare --config docs/results/cifar10_resnet20.toml --filters none,fft --seeds 0"
+)
+
 # A command that sets up its own environment or takes minutes is run in this form instead.
 SHORTER = {
     "make demo": "python -m specgrad_fl.demo --help",
     "make test": "make --dry-run test",
     "make bench": "python -m benchmarks.run --help",
+    CIFAR: "specgrad-fl list",  # an hour; test_result_configurations reads its file
     "pip install .": None,  # test_install_* below
     "pip install --no-build-isolation .": None,
 }
@@ -60,6 +65,14 @@ def test_commands(command, tmp_path):
     folder = ROOT if run.startswith("make") or "benchmarks" in run else tmp_path
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run(shlex.split(run), cwd=folder, env=environment, check=True, timeout=300)
+
+
+def test_result_configurations():
+    from specgrad_fl.config import Config
+
+    text = (ROOT / "docs" / "results" / "cifar10_resnet20.toml").read_text()
+    names = {line.split(" = ")[0] for line in text.splitlines() if " = " in line}
+    assert names <= set(Config.__dataclass_fields__)
 
 
 @pytest.mark.slow
