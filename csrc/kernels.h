@@ -24,7 +24,6 @@ struct Kernels {
                   const T* right, T* scratch);
   void (*read)(const Signal&, int64_t begin, int64_t end, T* out);
   void (*write)(const Signal&, int64_t begin, int64_t end, const T* values);
-  bool (*is_direct)(const Signal&);
 };
 
 // The kernels of the chosen instruction set.

@@ -26,7 +26,7 @@ const Kernels<T>& table() {
   static const Kernels<T> kernels = {
       spread<T>,          wrap_margins<T>, interpolate<T>,     columns_forward<T>,
       rows_filter<T>,     columns_inverse<T>, dense_filter<T>, read_extended<T>,
-      detrend<T>,         read_range<T>,   write_range<T>,     is_direct<T>,
+      detrend<T>,         read_range<T>,   write_range<T>,
   };
   return kernels;
 }
