@@ -173,8 +173,14 @@ class Config:
 
     @property
     def digest(self) -> str:
-        """Fingerprint of the settings that decide the result."""
-        decisive = {k: v for k, v in self.as_dict().items() if k not in EXECUTION_KEYS}
+        """Fingerprint of the settings that decide the result.
+
+        Only what differs from its default counts, so that a new setting leaves old runs valid.
+        """
+        defaults = Config().as_dict()
+        decisive = {
+            k: v for k, v in self.as_dict().items() if k not in EXECUTION_KEYS and v != defaults[k]
+        }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 

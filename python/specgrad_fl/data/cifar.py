@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from specgrad_fl.data import parquet
 from specgrad_fl.data.base import DataError, Dataset, DataWarning, Split, build, channel_statistics
@@ -66,14 +67,40 @@ CIFAR100 = Family(
 )
 
 
-def load_cifar10(folder: Path) -> Dataset:
-    """50,000 training and 10,000 test images of 10 classes."""
-    return _load(folder, CIFAR10)
+def load_cifar10(folder: Path, size: int = 32) -> Dataset:
+    """50,000 training and 10,000 test images of 10 classes; ``size`` 16 or 8 shrinks them."""
+    return shrunk(_load(folder, CIFAR10), size)
 
 
-def load_cifar100(folder: Path) -> Dataset:
+def load_cifar100(folder: Path, size: int = 32) -> Dataset:
     """50,000 training and 10,000 test images of 100 classes (the fine labels)."""
-    return _load(folder, CIFAR100)
+    return shrunk(_load(folder, CIFAR100), size)
+
+
+def shrunk(dataset: Dataset, size: int) -> Dataset:
+    """Images of ``size`` pixels a side, each the rounded mean of a square of the original.
+
+    The cost of a convolution falls with the square: for experiments on a small machine.
+    """
+    side = dataset.train_x.shape[-1]
+    if size == side:
+        return dataset
+    if size not in (16, 8):
+        raise DataError(f"size of {dataset.name} is {size}; choose 32, 16 or 8")
+    block = side // size
+    return replace(
+        dataset,
+        train_x=_block_means(dataset.train_x, block),
+        test_x=_block_means(dataset.test_x, block),
+        augment_pad=dataset.augment_pad // block,
+        fingerprint=f"{dataset.fingerprint}-{size}",
+    )
+
+
+def _block_means(images: Tensor, block: int) -> Tensor:
+    sums = images.to(torch.int16).unflatten(-1, (-1, block)).unflatten(-3, (-1, block))
+    total = sums.sum((-3, -1), dtype=torch.int16)
+    return ((total + block * block // 2) // (block * block)).to(torch.uint8)
 
 
 def _load(folder: Path, family: Family) -> Dataset:

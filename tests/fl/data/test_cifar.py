@@ -91,6 +91,26 @@ def test_official_binary_files(small: cifar.Family, tmp_path: Path):
     assert equal(load(small.name, tmp_path), expected)
 
 
+@pytest.mark.parametrize("size", [16, 8])
+def test_shrunken_images_are_means_of_squares(small: cifar.Family, tmp_path: Path, size: int):
+    train_x, *_ = write_binary(tmp_path / small.name / small.folder, small)
+    dataset = load(small.name, tmp_path, size=size)
+    block = 32 // size
+    means = train_x.reshape(-1, 3, size, block, size, block).mean((3, 5))
+    assert (np.abs(dataset.train_x.numpy() - means) <= 0.5).all()
+    assert dataset.test_x.shape == (small.test_size, 3, size, size)
+    assert dataset.augment_pad == 4 // block
+    whole = load(small.name, tmp_path)
+    assert dataset.fingerprint != whole.fingerprint
+    assert (dataset.mean, dataset.std) == (whole.mean, whole.std)
+
+
+def test_size_that_does_not_divide_is_refused(small: cifar.Family, tmp_path: Path):
+    write_binary(tmp_path / small.name / small.folder, small)
+    with pytest.raises(DataError, match=r"size of cifar.* is 20; choose 32, 16 or 8"):
+        load(small.name, tmp_path, size=20)
+
+
 def test_binary_files_that_are_cut_missing_or_mislabelled(small: cifar.Family, tmp_path: Path):
     folder = tmp_path / small.name / small.folder
     write_binary(folder, small)
