@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_toml
 from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.paper import command as reproduce
 
 if TYPE_CHECKING:
     from specgrad_fl.runs import RunDirectory
@@ -81,6 +82,10 @@ def _parser() -> Parser:
     compare.add_argument("--filters", type=_names, default=["none", "fft"], metavar="A,B")
     compare.add_argument("--seeds", type=_numbers, default=[0], metavar="0,1")
     _add_settings(compare, without=("method", "filter", "seed"))
+
+    reproduce.add_arguments(
+        command("reproduce", "the paper's tables and figures", reproduce.DESCRIPTION)
+    )
 
     plot = command("plot", "draw the curves of runs into one picture")
     plot.add_argument("runs", type=Path, nargs="+", help="run directories")
@@ -288,6 +293,7 @@ COMMANDS = {
     "train": _train,
     "resume": _resume,
     "compare": _compare,
+    "reproduce": reproduce.run,
     "plot": _plot,
     "list": _list,
     "data": _data,

@@ -24,6 +24,7 @@ from specgrad_fl.board import Board
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.flat import FlatModel
+from specgrad_fl.loop import LoopPlan
 from specgrad_fl.methods import Local, Method
 from specgrad_fl.seeding import derive, generator
 from specgrad_kernels import FilterPlan, FilterSpec
@@ -118,12 +119,14 @@ class Batch:
         self.number += 1
 
 
-def filter_plan(model: nn.Module, config: Config) -> FilterPlan | None:
+def filter_plan(model: nn.Module, config: Config) -> FilterPlan | LoopPlan | None:
     """The plan that the configuration asks for."""
     if config.filter == "none":
         return None
     try:
         spec = FilterSpec(config.filter, config.ratio, order=config.filter_order or None)
+        if config.filter_backend == "loop":
+            return LoopPlan(model, spec, config.filter_select)
         plan = FilterPlan.for_model(
             model, spec, config.filter_select, backend=config.filter_backend
         )

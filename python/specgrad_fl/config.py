@@ -101,7 +101,9 @@ class Config:
     ratio: float = setting(0.05, "share of the spectrum that the filter removes", low=0, high=1)
     filter_select: str = setting("auto", "filtered layers: auto, a preset or a regular expression")
     filter_order: str = setting("", "flattening order of a filtered tensor, such as 0231")
-    filter_backend: str = setting("auto", "kernel backend")
+    filter_backend: str = setting(
+        "auto", "kernel backend, or `loop`: torch.fft layer by layer, for comparison"
+    )
 
     rounds: int = setting(30, "communication rounds", low=1)
     active: int = setting(10, "clients that take part in a round", low=1)

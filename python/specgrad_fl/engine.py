@@ -18,7 +18,7 @@ from specgrad_fl.board import Board
 from specgrad_fl.client import Report, filter_plan, peak_mib
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
-from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.errors import ConfigError, Diverged, RunError
 from specgrad_fl.methods import Round, weighted_sum
 from specgrad_fl.partition import Partition, make_partition
 from specgrad_fl.runs import Record, RunDirectory, check_same
@@ -244,7 +244,7 @@ class Engine:
     def _check_finite(self, number: int, reports: list[Report]) -> None:
         for report in reports:
             if not report.finite:
-                raise RunError(
+                raise Diverged(
                     f"round {number + 1}: the loss of client {report.client} is {report.loss} or "
                     "its weights are no longer finite; the run stops, and the checkpoint of "
                     f"round {self.state.rounds} is kept. Choose a smaller lr or clip"
@@ -266,7 +266,7 @@ class Engine:
         )
         weights = self.method.aggregate(finished, self.server)
         if not torch.isfinite(weights.sum()):
-            raise RunError(
+            raise Diverged(
                 f"round {number + 1}: {self.config.method} made weights that are not finite; the "
                 f"run stops, and the checkpoint of round {self.state.rounds} is kept. Choose a "
                 "smaller lr or milder options"

@@ -1,0 +1,309 @@
+"""The report: paper | ours | difference, figures, verdicts, and what was not run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specgrad_fl import atomic
+from specgrad_fl.config import Config, to_toml
+from specgrad_fl.paper import claims, document
+from specgrad_fl.paper.document import Block, Bullets, Heading, Paragraph, Picture, Table
+from specgrad_fl.paper.figures import measured_columns
+from specgrad_fl.paper.model import LEFT_OUT, MEASURES, Cell, Experiment, Measured, Results
+from specgrad_fl.paper.numbers import paper_numbers
+from specgrad_fl.paper.presets import Preset
+from specgrad_fl.runs import RunDirectory
+
+GROUPS_IN_A_TABLE = 2
+
+
+@dataclass(frozen=True)
+class Part:
+    """One experiment with its cells and what was read from their runs."""
+
+    experiment: Experiment
+    cells: Sequence[Cell]
+    results: Results
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about. ``command`` is the one that makes it again."""
+
+    preset: Preset
+    runs: Path
+    measure: str
+    command: tuple[str, ...]
+
+
+def collect(experiment: Experiment, cells: Sequence[Cell], subject: Subject) -> Part:
+    """Read the results of an experiment."""
+    return Part(experiment, cells, experiment.reading(cells, subject.runs, subject.measure))
+
+
+def pooled_noise(parts: Sequence[Part]) -> float | None:
+    """The spread over seeds of all accuracies, each run counted once."""
+    groups = {
+        cell.config.digest: part.results[cell.place].values
+        for part in parts
+        if part.experiment.accuracy
+        for cell in part.cells
+        if cell.config is not None
+    }
+    return claims.noise(values.values() for values in groups.values())
+
+
+def own_noise(part: Part) -> float | None:
+    """The spread of an experiment whose values are no accuracies."""
+    return claims.noise(found.values.values() for found in part.results.values())
+
+
+def verdicts(part: Part, spread: float | None) -> list[tuple[str, str, claims.Verdict]]:
+    """Claim, column and verdict; columns that a preset leaves out as a whole are not judged."""
+    values = {place: found.values for place, found in part.results.items()}
+    columns = [c for c in dict.fromkeys(p[1] for p in part.results) if not _left_out(part, c)]
+    rows = {place[0] for place in part.results}
+    return [
+        (claim.text, column, claims.judge(claim, column, values, spread))
+        for claim in part.experiment.claims
+        if all(row in rows for contrast in claim.contrasts for _, row in contrast.terms)
+        for column in columns
+    ]
+
+
+def _left_out(part: Part, column: str) -> bool:
+    return all(
+        found.missing == (LEFT_OUT,) for place, found in part.results.items() if place[1] == column
+    )
+
+
+def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
+    """``report.md``, ``report.html``, figures, ``results.json``, ``configuration.toml``."""
+    out.mkdir(parents=True, exist_ok=True)
+    spread = pooled_noise(parts)
+    judged = {
+        part.experiment.name: verdicts(
+            part, spread if part.experiment.accuracy else own_noise(part)
+        )
+        for part in parts
+    }
+    title = f"The paper's experiments, preset {subject.preset.name}"
+    blocks: list[Block] = [Heading(1, title), *_opening(parts, subject)]
+    blocks += _summary(parts, judged, spread)
+    for part in parts:
+        blocks += _section(part, judged[part.experiment.name], subject, out)
+    blocks += _environment(parts, subject)
+    atomic.write_text(out / "report.md", document.markdown(blocks))
+    atomic.write_text(out / "report.html", document.page(title, blocks))
+    atomic.write_text(out / "configuration.toml", to_toml(_changed(subject.preset.base)))
+    data = _as_data(parts, judged, subject)
+    atomic.write_text(out / "results.json", json.dumps(data, indent=1) + "\n")
+    return out / "report.md"
+
+
+def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
+    asked = [(p, c, s) for p in parts for c in p.cells if c.config is not None for s in c.seeds]
+    done = sum(c.run(s, subject.runs).finished for _, c, s in asked)
+    command = shlex.join(("specgrad-fl", "reproduce", *subject.command))
+    return [
+        Paragraph(
+            f"{done} of {len(asked)} cells and seeds that this preset asks for are finished. "
+            f"Compared is the {MEASURES[subject.measure][1]}. Made by `{command}`, commit "
+            f"`{commit() or 'unknown'}`; settings of every run: `configuration.toml` with the "
+            "changes in `results.json`."
+        ),
+        Heading(2, "What differs from the paper's protocol"),
+        Bullets(subject.preset.reductions),
+    ]
+
+
+def _summary(
+    parts: Sequence[Part],
+    judged: dict[str, list[tuple[str, str, claims.Verdict]]],
+    spread: float | None,
+) -> list[Block]:
+    rows = [
+        (part.experiment.name, text, column, verdict.word)
+        for part in parts
+        for text, column, verdict in judged[part.experiment.name]
+    ]
+    known = "not known: no cell has two seeds" if spread is None else f"{spread:.2f} points"
+    blocks: list[Block] = [
+        Heading(2, "The paper's claims"),
+        Paragraph(f"{claims.RULE} Here s is {known}."),
+    ]
+    if rows:
+        titles = ("experiment", "claim of the paper", "where", "our numbers")
+        blocks.append(Table(titles, tuple(rows)))
+    return blocks
+
+
+def _section(
+    part: Part,
+    judged: Sequence[tuple[str, str, claims.Verdict]],
+    subject: Subject,
+    out: Path,
+) -> list[Block]:
+    experiment = part.experiment
+    blocks: list[Block] = [Heading(2, f"{experiment.title} ({experiment.reference})")]
+    columns = measured_columns(part.cells, part.results)
+    if not columns:
+        blocks.append(Paragraph("No cell is finished."))
+    blocks += _tables(part, columns)
+    drawn = (
+        experiment.draw(experiment.name, part.cells, part.results, subject.runs, out)
+        if experiment.draw
+        else []
+    )
+    blocks += [Picture(path, f"{experiment.title}: ours and the paper's") for path in drawn]
+    if judged:
+        rows = tuple((text, column, v.word, v.because) for text, column, v in judged)
+        blocks.append(Table(("claim", "where", "verdict", "closest difference"), rows))
+    missing = _missing(part)
+    if missing:
+        blocks += [Paragraph("Not run:"), Bullets(tuple(missing))]
+    return blocks
+
+
+def _tables(part: Part, columns: Sequence[str]) -> list[Block]:
+    rows = list(dict.fromkeys(place[0] for place in part.results))
+    numbers = paper_numbers(part.experiment.name)
+    blocks: list[Block] = []
+    for start in range(0, len(columns), GROUPS_IN_A_TABLE):
+        chosen = columns[start : start + GROUPS_IN_A_TABLE]
+        lines = []
+        for row in rows:
+            found = [part.results.get((row, column), Measured()) for column in chosen]
+            if not any(each.values or each.missing != (LEFT_OUT,) for each in found):
+                continue
+            line = [row]
+            for each, column in zip(found, chosen, strict=True):
+                number = numbers.get((row, column))
+                line += [str(number) if number else "-", _ours(each), _difference(each, number)]
+            lines.append(tuple(line))
+        blocks.append(
+            Table(
+                ("", *(("paper", "ours (seeds)", "difference") * len(chosen))),
+                tuple(lines),
+                (("", 1), *((column, 3) for column in chosen)),
+            )
+        )
+    return blocks
+
+
+def _ours(found: Measured) -> str:
+    return str(found) if found.values else "not run"
+
+
+def _difference(found: Measured, number: Any) -> str:
+    return f"{found.mean - number.mean:+.2f}" if found.values and number else ""
+
+
+def _missing(part: Part) -> list[str]:
+    """What has no result, by column and reason, every cell by its name."""
+    columns = list(dict.fromkeys(place[1] for place in part.results))
+    lines = [f"{column}: {LEFT_OUT}" for column in columns if _left_out(part, column)]
+    cells: dict[tuple[str, str], list[str]] = {}
+    for (row, column), found in part.results.items():
+        if found.missing and not _left_out(part, column):
+            cells.setdefault((column, "; ".join(found.missing)), []).append(row)
+    return lines + [
+        f"{column}, {reason}: {', '.join(rows)}" for (column, reason), rows in cells.items()
+    ]
+
+
+def _environment(parts: Sequence[Part], subject: Subject) -> list[Block]:
+    """The machines of the finished runs."""
+    seen: dict[str, int] = {}
+    for run in _finished(parts, subject):
+        path = run.path / "environment.json"
+        if path.is_file():
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            packages = ", ".join(f"{k} {v}" for k, v in facts["packages"].items())
+            gpus = f", {', '.join(facts['gpus'])}" if facts["gpus"] else ""
+            line = (
+                f"{facts['cpu']}, {facts['cores']} cores{gpus}, {facts['platform']}, Python "
+                f"{facts['python']}, {packages}, filter backends "
+                f"{', '.join(facts['filter_backends'])}"
+            )
+            seen[line] = seen.get(line, 0) + 1
+    items = tuple(f"{count} runs: {line}" for line, count in seen.items()) or ("no finished run",)
+    return [Heading(2, "Environment of the runs"), Bullets(items)]
+
+
+def _finished(parts: Sequence[Part], subject: Subject) -> list[RunDirectory]:
+    runs = {
+        run.path: run
+        for part in parts
+        for cell in part.cells
+        for run in cell.finished(subject.runs).values()
+    }
+    return list(runs.values())
+
+
+def commit() -> str | None:
+    """The commit of this source tree; ``None`` for an installed package."""
+    here = Path(__file__).resolve().parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()
+
+
+def _changed(config: Config) -> dict[str, Any]:
+    defaults = Config().as_dict()
+    return {k: v for k, v in config.as_dict().items() if v != defaults[k]}
+
+
+def _as_data(
+    parts: Sequence[Part],
+    judged: dict[str, list[tuple[str, str, claims.Verdict]]],
+    subject: Subject,
+) -> dict[str, Any]:
+    base = _changed(subject.preset.base)
+    return {
+        "preset": subject.preset.name,
+        "commit": commit(),
+        "measure": subject.measure,
+        "experiments": {
+            part.experiment.name: {
+                "cells": [_cell_data(cell, part, base, subject.runs) for cell in part.cells],
+                "verdicts": [
+                    {"claim": text, "where": column, "verdict": v.word, "because": v.because}
+                    for text, column, v in judged[part.experiment.name]
+                ],
+            }
+            for part in parts
+        },
+    }
+
+
+def _cell_data(cell: Cell, part: Part, base: dict[str, Any], runs: Path) -> dict[str, Any]:
+    found = part.results.get(cell.place, Measured())
+    number = paper_numbers(part.experiment.name).get(cell.place)
+    settings = _changed(cell.config) if cell.config else {}
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "changes": {k: v for k, v in settings.items() if base.get(k) != v},
+        "digest": cell.config.digest if cell.config else None,
+        "paper": [number.mean, number.deviation] if number else None,
+        "ours": {str(seed): round(value, 4) for seed, value in found.values.items()},
+        "missing": list(found.missing),
+        "runs": {
+            run.path.name: {key: run.summary()[key] for key, _ in MEASURES.values()}
+            for run in cell.finished(runs).values()
+        },
+    }
