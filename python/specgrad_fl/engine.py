@@ -192,16 +192,20 @@ class Engine:
 
     def play(self, watch: Watcher) -> None:
         """All rounds that are left."""
-        for number in range(self.state.rounds, self.config.rounds):
-            record = self.round(number)
-            self.records.append(record)
-            self.run.append(record)
-            self.state.rounds = number + 1
-            if self.state.rounds % self.config.checkpoint_every == 0 or (
-                self.state.rounds == self.config.rounds
-            ):
-                self.store()
-            watch(record, self.config)
+        while self.state.rounds < self.config.rounds:
+            watch(self.advance(), self.config)
+
+    def advance(self) -> Record:
+        """The next round, recorded, and stored when that is due."""
+        record = self.round(self.state.rounds)
+        self.records.append(record)
+        self.run.append(record)
+        self.state.rounds += 1
+        if self.state.rounds % self.config.checkpoint_every == 0 or (
+            self.state.rounds == self.config.rounds
+        ):
+            self.store()
+        return record
 
     def store(self) -> None:
         """A checkpoint; what it replaces is removed afterwards."""

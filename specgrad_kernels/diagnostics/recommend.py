@@ -50,7 +50,7 @@ def recommend(
     names: Collection[str] | None = None,
     *,
     share: float = 0.5,
-    rho_limit: float = 0.3,
+    rho_limit: float = 0.5,
 ) -> Recommendation:
     """For each layer the smallest ratio that removes ``share`` of its disagreement.
 
