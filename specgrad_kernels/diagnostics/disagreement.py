@@ -117,7 +117,7 @@ class Disagreement:
             label: {n: self._layers[n].left[label] / self.weight for n in self.filtered}
             for label in self.after
         }
-        return Snapshot(layers, after, self.clients, self.weight)
+        return Snapshot(layers, tuple(self.filtered), after, self.clients, self.weight)
 
 
 def measure(

@@ -54,7 +54,7 @@ def recommend(
 ) -> Recommendation:
     """For each layer the smallest ratio that removes ``share`` of its disagreement.
 
-    names: the layers in question, by default those that the diagnosed filter names
+    names: the layers in question, by default those selected for the diagnosed filter
     share: of a layer's disagreement, to be removed in every snapshot
     rho_limit: bound on rho, the share of the mean gradient's energy that all of them remove
         together, in every snapshot
@@ -69,8 +69,7 @@ def recommend(
         raise ValueError(f"share is {share}; choose a number above 0, at most 1")
     if not 0 <= rho_limit < 1:
         raise ValueError(f"rho_limit is {rho_limit}; choose a number in [0, 1)")
-    first = snapshots[0].layers
-    wanted = [n for n, layer in first.items() if layer.filtered] if names is None else list(names)
+    wanted = snapshots[0].selected if names is None else names
     candidates = [_smallest(name, snapshots, share) for name in wanted]
     by_worth = sorted(candidates, key=lambda each: each.worth, reverse=True)
     spent = [0.0] * len(snapshots)

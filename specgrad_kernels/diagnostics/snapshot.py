@@ -17,18 +17,20 @@ class Snapshot:
     """The clients' gradients at one set of weights.
 
     layers: every tensor of the model by name
+    selected: names of the tensors that are given to the filter, in the order of its ratios
     after: for each filter that was tried, the disagreement it leaves in each filtered tensor
     clients, weight: how many were added, and their weights' sum
     """
 
     layers: Mapping[str, LayerSpectrum]
+    selected: tuple[str, ...]
     after: Mapping[str, Mapping[str, float]]
     clients: int
     weight: float
 
     @property
     def filtered(self) -> list[LayerSpectrum]:
-        """The layers that the filter changes."""
+        """The layers that the filter changes: those selected whose cutoff is not 0."""
         return [layer for layer in self.layers.values() if layer.filtered]
 
     def bands(self, names: Collection[str] | None = None) -> Tensor:
@@ -90,6 +92,7 @@ class Snapshot:
         return {
             "clients": self.clients,
             "weight": self.weight,
+            "selected": list(self.selected),
             "layers": [
                 {**vars(layer), "disagreement": layer.disagreement.tolist(),
                  "signal": layer.signal.tolist(), "edges": list(layer.edges)}
@@ -108,7 +111,13 @@ class Snapshot:
                 for key in ("disagreement", "signal")
             }
             layers[row["name"]] = LayerSpectrum(**{**row, **energies, "edges": tuple(row["edges"])})
-        return Snapshot(layers, fields["after"], fields["clients"], fields["weight"])
+        return Snapshot(
+            layers=layers,
+            selected=tuple(fields["selected"]),
+            after=fields["after"],
+            clients=fields["clients"],
+            weight=fields["weight"],
+        )
 
 
 def mean_bands(snapshots: Sequence[Snapshot], names: Collection[str] | None = None) -> Tensor:

@@ -1,5 +1,8 @@
-"""``specgrad-fl diagnose``: where a federation drifts, and which layers to filter."""
+"""Is a federation drifting, where in the spectrum, and which layers should be filtered?
 
-from specgrad_fl.diagnosis.collect import Checkpoint, Collector, collect
-
-__all__ = ["Checkpoint", "Collector", "collect"]
+collect.py     gradients of chosen clients at given weights
+replay.py      the same along a run, at chosen rounds
+similarity.py  CKA of local models
+files.py       from gradients that the user has
+report.py, pictures.py, command.py    what `specgrad-fl diagnose` shows
+"""

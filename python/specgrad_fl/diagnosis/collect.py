@@ -8,7 +8,7 @@ other, and their gradients are never held together.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ NOISE_BATCHES = 8
 NOT_DIAGNOSED = (SHORTCUT, TRANSITION, "embedding")
 
 Said = Callable[[str], None]
+Changes = Mapping[str, Any]
 
 
 def say_nothing(text: str) -> None:
@@ -43,7 +44,7 @@ class Checkpoint:
     """What was measured at one set of weights.
 
     round: rounds done before; clients: the active ones
-    loss: mean loss of these clients' samples at these weights
+    loss: mean loss of these clients' samples at these weights, where there are samples
     snapshot: their disagreement; noise: that of their mini-batches, if asked for
     cosine: mean cosine between their updates after local training, if asked for
     similarity: by stage, the CKA matrix of their local models, if asked for
@@ -51,7 +52,7 @@ class Checkpoint:
 
     round: int
     clients: list[int]
-    loss: float
+    loss: float | None
     snapshot: Snapshot
     noise: Noise | None = None
     cosine: float | None = None
@@ -89,6 +90,18 @@ def diagnosed_spec(config: Config, model: nn.Module) -> tuple[list[str], FilterS
     return plan.names, FilterSpec("fft", plan.spec.ratio, order=plan.spec.order)
 
 
+def changed(spec: FilterSpec, changes: Changes) -> FilterSpec:
+    """The spec with some fields changed.
+
+    >>> changed(FilterSpec(), {"method": "lap"}).method
+    'lap'
+    """
+    try:
+        return replace(spec, **changes)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the filter {dict(changes)} cannot be tried: {error}") from error
+
+
 def weight_tensors(model: nn.Module) -> list[str]:
     """Tensors whose spectra are shown: weights, but no bias, norm, shortcut or embedding."""
     try:
@@ -107,7 +120,10 @@ def weight_tensors(model: nn.Module) -> list[str]:
 class Collector:
     """Measures any clients of one federation at any weights.
 
-    after: filters by label whose effect is tried on the filtered layers
+    changes: fields of :class:`FilterSpec` in which the diagnosed filter differs from the
+        configuration's, such as ``{"ratio": 0.1}``
+    after: by label, further changes, each a filter whose effect on the disagreement of the
+        filtered layers is tried, such as ``{"lap": {"method": "lap"}}``
     noise_batches: mini-batches for the noise of a client's gradient; 0 leaves it out
     """
 
@@ -117,7 +133,8 @@ class Collector:
         dataset: Dataset,
         partition: Partition,
         *,
-        after: Mapping[str, FilterSpec] | None = None,
+        changes: Changes | None = None,
+        after: Mapping[str, Changes] | None = None,
         noise_batches: int = NOISE_BATCHES,
     ) -> None:
         self.config = config
@@ -126,9 +143,10 @@ class Collector:
         blueprint = Blueprint(config, kind, engine.inputs_of(dataset))
         self.flat = assembly.build_model(blueprint)
         self.samples = Samples(kind, arrays, assembly.device_of(config))
-        self.filtered, self.spec = diagnosed_spec(config, self.flat.model)
+        self.filtered, spec = diagnosed_spec(config, self.flat.model)
+        self.spec = changed(spec, changes or {})
         self.measured = weight_tensors(self.flat.model)
-        self.after = dict(after or {})
+        self.after = {label: changed(self.spec, each) for label, each in (after or {}).items()}
         self.noise_batches = noise_batches
         self._named = dict(self.flat.model.named_parameters())
 
@@ -205,7 +223,8 @@ def collect(
     clients: Collection[int],
     *,
     round_number: int = 0,
-    after: Mapping[str, FilterSpec] | None = None,
+    changes: Changes | None = None,
+    after: Mapping[str, Changes] | None = None,
     noise_batches: int = 0,
 ) -> Checkpoint:
     """The disagreement of ``clients`` at ``weights``, with data and partition of ``config``."""
@@ -214,6 +233,7 @@ def collect(
         config,
         dataset,
         engine.divide(config, dataset),
+        changes=changes,
         after=after,
         noise_batches=noise_batches,
     )
