@@ -1,4 +1,4 @@
-"""The command ``specgrad-fl``: train, resume, compare, plot, list and data."""
+"""The command ``specgrad-fl``: train, resume, compare, diagnose, plot, list and data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_toml
+from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_ratios, read_toml
+from specgrad_fl.diagnosis import arguments as diagnosis
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.paper import command as reproduce
 
@@ -24,6 +25,7 @@ first steps:
   specgrad-fl train                                  FedAvg on digits, nothing to download
   specgrad-fl train --filter fft                     the same with the filter
   specgrad-fl compare --methods fedavg,fedprox --filters none,fft --seeds 0,1,2
+  specgrad-fl diagnose runs/NAME                     do clients drift, and in which layers
   specgrad-fl resume runs/NAME                       after an interruption
   specgrad-fl list                                   methods, models, data sets
 
@@ -87,6 +89,12 @@ def _parser() -> Parser:
         command("reproduce", "the paper's tables and figures", reproduce.DESCRIPTION)
     )
 
+    diagnose = command(
+        "diagnose", "where in the spectrum clients disagree, and which layers to filter",
+        diagnosis.HELP, "specgrad-fl diagnose (RUN | --gradients FILE...) [--OPTION VALUE ...]",
+    )  # fmt: skip
+    diagnosis.add_arguments(diagnose)
+
     plot = command("plot", "draw the curves of runs into one picture")
     plot.add_argument("runs", type=Path, nargs="+", help="run directories")
     plot.add_argument("--out", type=Path, default=Path("curves.png"), help="picture to write")
@@ -121,6 +129,9 @@ def _add_settings(
         if name.endswith("options"):
             flag = flag.removesuffix("s")
             group.add_argument(flag, action="append", metavar="KEY=VALUE", help=text, **common)
+            continue
+        if name == "filter_ratios":
+            group.add_argument(flag, type=read_ratios, metavar="FILE", help=text, **common)
             continue
         shown = item.default if item.default != "" else None
         common["help"] = text if shown is None else f"{text} [{shown}]"
@@ -210,6 +221,12 @@ def _compare(arguments: argparse.Namespace) -> None:
     print(f"picture: {picture}")
 
 
+def _diagnose(arguments: argparse.Namespace) -> None:
+    from specgrad_fl.diagnosis import command
+
+    command.run(arguments)
+
+
 def _plot(arguments: argparse.Namespace) -> None:
     from specgrad_fl import plots
     from specgrad_fl.runs import RunDirectory
@@ -294,6 +311,7 @@ COMMANDS = {
     "resume": _resume,
     "compare": _compare,
     "reproduce": reproduce.run,
+    "diagnose": _diagnose,
     "plot": _plot,
     "list": _list,
     "data": _data,

@@ -192,16 +192,24 @@ class Engine:
 
     def play(self, watch: Watcher) -> None:
         """All rounds that are left."""
-        for number in range(self.state.rounds, self.config.rounds):
-            record = self.round(number)
-            self.records.append(record)
-            self.run.append(record)
-            self.state.rounds = number + 1
-            if self.state.rounds % self.config.checkpoint_every == 0 or (
-                self.state.rounds == self.config.rounds
-            ):
-                self.store()
-            watch(record, self.config)
+        while self.state.rounds < self.config.rounds:
+            watch(self.advance(), self.config)
+
+    def advance(self) -> Record:
+        """The next round, kept."""
+        record = self.round(self.state.rounds)
+        self.keep(record)
+        return record
+
+    def keep(self, record: Record) -> None:
+        """Record the round just played, and store the state when that is due."""
+        self.records.append(record)
+        self.run.append(record)
+        self.state.rounds = record["round"]
+        if self.state.rounds % self.config.checkpoint_every == 0 or (
+            self.state.rounds == self.config.rounds
+        ):
+            self.store()
 
     def store(self) -> None:
         """A checkpoint; what it replaces is removed afterwards."""
@@ -335,6 +343,18 @@ def silent(record: Record, config: Config) -> None:
     """A watcher that says nothing."""
 
 
+def prepare(config: Config) -> tuple[Config, Dataset, Partition]:
+    """Refuse what cannot be run; else the resolved configuration, its data and its partition."""
+    assembly.device_of(config)
+    assembly.check_amp(config)
+    methods.resolve_options(config.method, config.options)
+    dataset = load_data(config)
+    partition = divide(config, dataset)
+    resolved = resolve(config, dataset, partition)
+    check_model(config, dataset)
+    return resolved, dataset, partition
+
+
 def train(config: Config, out: Path | str, watch: Watcher = silent) -> RunDirectory:
     """Begin a run in a new directory and play all its rounds."""
     run = RunDirectory(Path(out))
@@ -343,13 +363,7 @@ def train(config: Config, out: Path | str, watch: Watcher = silent) -> RunDirect
             f"{run.path} already holds a run; continue it with `specgrad-fl resume {run.path}` "
             "or choose another --out"
         )
-    assembly.device_of(config)
-    assembly.check_amp(config)
-    methods.resolve_options(config.method, config.options)
-    dataset = load_data(config)
-    partition = divide(config, dataset)
-    resolved = resolve(config, dataset, partition)
-    check_model(config, dataset)
+    resolved, dataset, partition = prepare(config)
     with run.locked():
         run.create(resolved)
         run.save_partition(partition, dataset.train_y, dataset.num_classes)

@@ -5,32 +5,36 @@ It is here to be compared with, in time and in result; ``filter_backend = "loop"
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
 from specgrad_kernels import FilterSpec
-from specgrad_kernels.layers import select_layers
 
 
 class LoopPlan:
-    """rFFT, mask, inverse rFFT of each selected gradient, in its own precision.
+    """rFFT, mask, inverse rFFT of each gradient, in its own precision.
 
-    >>> layer = nn.Conv2d(3, 8, 3)
-    >>> layer(torch.randn(1, 3, 8, 8)).sum().backward()
-    >>> LoopPlan(layer, FilterSpec("fft", 0.05), "all_conv").filter_grads_()
-    >>> abs(float(layer.weight.grad.mean())) < 1e-5
+    >>> weight = nn.Parameter(torch.zeros(8, 3, 3, 3))
+    >>> weight.grad = torch.ones_like(weight)
+    >>> LoopPlan({"conv.weight": weight}, FilterSpec("fft", 0.05)).filter_grads_()
+    >>> float(weight.grad.abs().max()) < 1e-6
     True
     """
 
-    def __init__(self, model: nn.Module, spec: FilterSpec, select: str) -> None:
+    NAME = "loop"
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], spec: FilterSpec) -> None:
         if spec.method != "fft" or spec.order is not None:
             raise ValueError(
-                f"backend 'loop' has filter 'fft' in the tensor's own order alone; got "
-                f"{spec.method!r} and order {spec.order!r}; choose another backend"
+                f"backend 'loop' has the filter fft in the tensor's own order alone, and "
+                f"{spec.method!r} with order {spec.order!r} was asked for; choose another backend"
             )
-        taken = select_layers(model, select).taken
-        self.names = tuple(taken)
-        self._layers = [(p, spec.cutoff(p.numel(), i)) for i, p in enumerate(taken.values())]
+        spec.check_count(len(parameters))
+        self.spec = spec
+        self.names = list(parameters)
+        self._layers = [(p, spec.cutoff(p.numel(), i)) for i, p in enumerate(parameters.values())]
 
     @torch.no_grad()
     def filter_grads_(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 DESCRIPTION = """Run the paper's experiments and set its numbers beside yours.
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
             seeds = parse_seeds(arguments.seeds)
             cells = [Cell(cell.row, cell.column, cell.config, seeds) for cell in cells]
         chosen.append((experiment, cells))
-    every = [cell for _, cells in chosen for cell in cells]
+    every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]
     jobs = schedule.jobs_of(every, folder, arguments.data_root, _workers(arguments))
     jobs = schedule.shard(jobs, schedule.parse_shard(arguments.shard))
     if arguments.dry_run:
@@ -77,7 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
     refusals: list[str] = []
     if not arguments.report_only:
         refusals = _play(schedule.missing(jobs), arguments)
-        context = Context(preset, folder, arguments.data_root)
+        say = _teller(arguments.quiet)
+        context = Context(preset, folder, say, arguments.data_root, _workers(arguments))
         for experiment, cells in chosen:
             if experiment.measure is not None:
                 experiment.measure(cells, context)
@@ -110,6 +112,18 @@ def _again(arguments: argparse.Namespace) -> tuple[str, ...]:
     words += [f"--measure={arguments.measure}"] if arguments.measure != "last10" else []
     words += [f"--tuned={path.name}" for path in arguments.tuned]
     return tuple(words)
+
+
+def _teller(quiet: bool) -> Callable[[str], None]:
+    """What is being measured, on standard error."""
+
+    def say(text: str) -> None:
+        if not quiet:
+            live = sys.stderr.isatty()
+            sys.stderr.write(f"\r\x1b[2K{text}" if live else f"{text}\n")
+            sys.stderr.flush()
+
+    return say
 
 
 def _estimate(jobs: list, arguments: argparse.Namespace) -> None:

@@ -29,15 +29,15 @@ def _panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
-def measured_columns(cells: Sequence[Cell], results: Results) -> list[str]:
+def measured_columns(results: Results) -> list[str]:
     """Columns with at least one result, in the order of the table."""
-    columns = dict.fromkeys(cell.column for cell in cells)
+    columns = dict.fromkeys(place[1] for place in results)
     return [c for c in columns if any(results[p].values for p in results if p[1] == c)]
 
 
 def dots(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path) -> list[Path]:
     """A table as dots: ours with one standard deviation, and the paper's."""
-    columns = measured_columns(cells, results)
+    columns = measured_columns(results)
     if not columns:
         return []
     rows = list(dict.fromkeys(c.row for c in cells if results[c.place].values))[::-1]
@@ -78,7 +78,7 @@ def _plot_mean(axes: Axes, records: Records, **style: Any) -> None:
 
 def curves(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path) -> list[Path]:
     """Accuracy by round, one panel for each column."""
-    columns = measured_columns(cells, results)
+    columns = measured_columns(results)
     if not columns:
         return []
     records = records_of(cells, runs)
@@ -97,7 +97,7 @@ def paired_curves(
     name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path
 ) -> list[Path]:
     """As :func:`curves`: a method solid, itself with the filter dashed in the same colour."""
-    columns = measured_columns(cells, results)
+    columns = measured_columns(results)
     if not columns:
         return []
     records = records_of(cells, runs)
@@ -143,7 +143,7 @@ def settings(
 
 def ratio(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path) -> list[Path]:
     """Accuracy against the filtering ratio; FedAvg is a dashed line."""
-    columns = measured_columns(cells, results)
+    columns = measured_columns(results)
     if not columns:
         return []
     figure, panels = _panels(len(columns), 5, 3.6)
@@ -170,3 +170,38 @@ def ratio(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: P
         axes.grid(alpha=0.3)
         axes.legend(fontsize="x-small")
     return save(figure, out / f"{name}.png")
+
+
+def bands(path: Path, energies: dict[str, list[float]]) -> list[Path]:
+    """Disagreement by frequency band: energy above, share in percent below."""
+    if not energies:
+        return []
+    figure = Figure(figsize=(6, 5.4), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for label, energy in energies.items():
+        places = range(1, len(energy) + 1)
+        upper.plot(places, energy, marker="o", label=label)
+        lower.plot(places, [100 * each / sum(energy) for each in energy], marker="o", label=label)
+    upper.set(ylabel="disagreement energy", yscale="log")
+    lower.set(ylabel="share, %", xlabel="frequency band, low to high", xticks=list(places))
+    for axes in (upper, lower):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="x-small")
+    return save(figure, path)
+
+
+def stages(path: Path, results: Results) -> list[Path]:
+    """Similarity by stage, one line for each method."""
+    rows = list(dict.fromkeys(row for (row, _), found in results.items() if found.values))
+    if not rows:
+        return []
+    figure, (axes,) = _panels(1, 5.5, 3.6)
+    for row in rows:
+        points = {s: found for (r, s), found in results.items() if r == row and found.values}
+        means = [found.mean for found in points.values()]
+        deviations = [found.deviation or 0 for found in points.values()]
+        axes.errorbar(list(points), means, yerr=deviations, marker="o", capsize=3, label=row)
+    axes.set(ylabel="CKA between local models", xlabel="stage")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return save(figure, path)

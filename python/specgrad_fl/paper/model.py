@@ -142,19 +142,25 @@ class Context:
 
     preset: Preset
     folder: Path
+    say: Callable[[str], None]
     data_root: str = ""
+    workers: int = 0
 
 
 @dataclass(frozen=True)
 class Experiment:
     """One table or figure of the paper.
 
-    cells: the runs behind it, at the size of a preset
+    cells: its entries, at the size of a preset
     claims: what the paper says about it, each judged in every column
     draw: its pictures
     reading: from finished runs to the table's values
-    measure: what is measured besides runs, stored in the folder; with ``measured`` to ask
+    measure: measures what runs do not tell and stores it in their folder; does nothing where
+        that was done before
+    trained: whether the cells are runs that must be finished
     accuracy: whether the values are accuracies, whose spread is the noise of every verdict
+    counted: what a cell has several values of
+    note: what a reader must know about the values
     """
 
     name: str
@@ -165,9 +171,10 @@ class Experiment:
     draw: Drawing | None = None
     reading: Reading = accuracies
     measure: Callable[[Sequence[Cell], Context], None] | None = None
-    measured: Callable[[Sequence[Cell], Path], bool] | None = None
+    trained: Callable[[Cell], bool] = lambda cell: True
     accuracy: bool = True
-    unit: str = "test accuracy in %"
+    counted: str = "seeds"
+    note: str = ""
 
 
 def tuned(cells: Sequence[Cell], files: Sequence[Config]) -> list[Cell]:

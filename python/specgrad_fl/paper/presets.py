@@ -19,7 +19,7 @@ class Preset:
     seeds, seeds_of: seeds of a cell, and those of experiments that have others
     datasets, backbones: what stands in for the paper's; one that is absent is left out
     centralised: settings of training in one place
-    diagnosed: rounds at which gradients are collected
+    diagnosed, diagnosed_alphas: rounds at which gradients are collected, and skews
     settings_grid: clients, local epochs and participation of the figure on FL settings
     reductions: every difference from the paper's protocol, in words
     """
@@ -31,6 +31,7 @@ class Preset:
     backbones: Mapping[str, Settings]
     centralised: Settings
     diagnosed: tuple[int, ...]
+    diagnosed_alphas: tuple[float, ...]
     settings_grid: Mapping[str, tuple[float, ...]]
     timed_rounds: int
     reductions: tuple[str, ...]
@@ -98,6 +99,7 @@ def paper() -> Preset:
         },
         centralised={"clients": 1, "active": 1, "partition": "iid", "epochs": 1},
         diagnosed=(0, 30, 60, 90),
+        diagnosed_alphas=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 100.0),
         settings_grid={
             "clients": (20, 50, 100),
             "epochs": (1, 5, 10),
@@ -153,6 +155,7 @@ def cpu() -> Preset:
         backbones={"ResNet-20": {}, "ViT": {"model": "vit_small"}, "CNN": {}},
         centralised={"clients": 1, "active": 1, "partition": "iid", "epochs": 1, "rounds": 20},
         diagnosed=(0, 10, 20, 30),
+        diagnosed_alphas=(0.1, 100.0),
         settings_grid={
             "clients": (20, 100),
             "epochs": (1, 5),
@@ -170,7 +173,8 @@ def cpu() -> Preset:
             "DenseNet-121 are left out; ViT is the small one (dimension 192, 6 blocks).",
             "FEMNIST is replaced by MNIST with its writers (QMNIST), 200 of them, with ResNet-8.",
             "Centralised training: 20 epochs of one client that holds all samples.",
-            "Gradients are collected at rounds 0, 10, 20, 30 instead of 0, 30, 60, 90.",
+            "Gradients are collected at rounds 0, 10, 20, 30 instead of 0, 30, 60, 90, at "
+            "alpha 0.1 and 100 alone.",
             "FL settings: two values of each instead of the paper's range.",
             *CHOICES,
         ),
@@ -210,6 +214,7 @@ def smoke() -> Preset:
         },
         centralised={"clients": 1, "active": 1, "partition": "iid"},
         diagnosed=(0, 1),
+        diagnosed_alphas=(0.1, 100.0),
         settings_grid={"clients": (6, 12), "epochs": (1, 2), "participation": (0.25, 0.5)},
         timed_rounds=2,
         reductions=(

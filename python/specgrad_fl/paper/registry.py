@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specgrad_fl.errors import RunError, suggest
-from specgrad_fl.paper import ablations, tables
+from specgrad_fl.paper import ablations, drift, tables, timing
 from specgrad_fl.paper.model import Experiment
 
 _ALL = (
@@ -16,10 +16,13 @@ _ALL = (
     ablations.ORDERS,
     ablations.CENTRALISED,
     tables.NEAR_IID,
+    timing.TIME,
     tables.FEATURE_SHIFT,
     tables.FEMNIST,
+    drift.SPECTRAL_BIAS,
     tables.SETTINGS,
     tables.CURVES,
+    drift.CKA,
     ablations.RATIO,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}

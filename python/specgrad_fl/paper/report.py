@@ -108,12 +108,18 @@ def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
 
 
 def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
-    asked = [(p, c, s) for p in parts for c in p.cells if c.config is not None for s in c.seeds]
-    done = sum(c.run(s, subject.runs).finished for _, c, s in asked)
+    asked = {
+        cell.run(seed, subject.runs).path
+        for part in parts
+        for cell in part.cells
+        if cell.config is not None and part.experiment.trained(cell)
+        for seed in cell.seeds
+    }
+    done = sum(RunDirectory(path).finished for path in asked)
     command = shlex.join(("specgrad-fl", "reproduce", *subject.command))
     return [
         Paragraph(
-            f"{done} of {len(asked)} cells and seeds that this preset asks for are finished. "
+            f"{done} of the {len(asked)} runs that this preset asks for are finished. "
             f"Compared is the {MEASURES[subject.measure][1]}. Made by `{command}`, commit "
             f"`{commit() or 'unknown'}`; settings of every run: `configuration.toml` with the "
             "changes in `results.json`."
@@ -152,7 +158,9 @@ def _section(
 ) -> list[Block]:
     experiment = part.experiment
     blocks: list[Block] = [Heading(2, f"{experiment.title} ({experiment.reference})")]
-    columns = measured_columns(part.cells, part.results)
+    if experiment.note:
+        blocks.append(Paragraph(experiment.note))
+    columns = measured_columns(part.results)
     if not columns:
         blocks.append(Paragraph("No cell is finished."))
     blocks += _tables(part, columns)
@@ -172,29 +180,45 @@ def _section(
 
 
 def _tables(part: Part, columns: Sequence[str]) -> list[Block]:
-    rows = list(dict.fromkeys(place[0] for place in part.results))
+    """Neighbouring columns with the same rows share a table."""
     numbers = paper_numbers(part.experiment.name)
     blocks: list[Block] = []
-    for start in range(0, len(columns), GROUPS_IN_A_TABLE):
-        chosen = columns[start : start + GROUPS_IN_A_TABLE]
+    for chosen in _chunks(part, columns):
+        compared = any((row, column) in numbers for row, column in part.results if column in chosen)
+        titles = ("paper", f"ours ({part.experiment.counted})", "difference")
         lines = []
-        for row in rows:
-            found = [part.results.get((row, column), Measured()) for column in chosen]
-            if not any(each.values or each.missing != (LEFT_OUT,) for each in found):
-                continue
+        for row in _rows(part, chosen[0]):
             line = [row]
-            for each, column in zip(found, chosen, strict=True):
-                number = numbers.get((row, column))
-                line += [str(number) if number else "-", _ours(each), _difference(each, number)]
+            for column in chosen:
+                found, number = part.results[row, column], numbers.get((row, column))
+                entry = [str(number or "-"), _ours(found), _difference(found, number)]
+                line += entry if compared else entry[1:2]
             lines.append(tuple(line))
-        blocks.append(
-            Table(
-                ("", *(("paper", "ours (seeds)", "difference") * len(chosen))),
-                tuple(lines),
-                (("", 1), *((column, 3) for column in chosen)),
-            )
-        )
+        titles = titles if compared else titles[1:2]
+        groups = (("", 1), *((column, len(titles)) for column in chosen))
+        blocks.append(Table(("", *(titles * len(chosen))), tuple(lines), groups))
     return blocks
+
+
+def _rows(part: Part, column: str) -> list[str]:
+    """The rows of a column, without those that the preset leaves out."""
+    return [
+        row
+        for (row, where), found in part.results.items()
+        if where == column and (found.values or found.missing != (LEFT_OUT,))
+    ]
+
+
+def _chunks(part: Part, columns: Sequence[str]) -> list[list[str]]:
+    chunks: list[list[str]] = []
+    for column in columns:
+        last = chunks[-1] if chunks else []
+        room = 0 < len(last) < GROUPS_IN_A_TABLE
+        if room and _rows(part, last[0]) == _rows(part, column):
+            last.append(column)
+        else:
+            chunks.append([column])
+    return chunks
 
 
 def _ours(found: Measured) -> str:
