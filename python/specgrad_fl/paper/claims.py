@@ -58,10 +58,18 @@ def gains_more(with_a: str, without_a: str, with_b: str, without_b: str) -> Cont
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and what it says about the rows of any column it holds for."""
+    """A sentence of the paper, and what it says about rows of a table.
+
+    where: the ending of the columns it is about; by default it is about all
+    """
 
     text: str
     contrasts: tuple[Contrast, ...]
+    where: str = ""
+
+    @property
+    def rows(self) -> set[str]:
+        return {row for contrast in self.contrasts for _, row in contrast.terms}
 
 
 @dataclass(frozen=True)

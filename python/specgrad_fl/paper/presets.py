@@ -105,7 +105,7 @@ def paper() -> Preset:
             "epochs": (1, 5, 10),
             "participation": (0.05, 0.1, 0.2),
         },
-        timed_rounds=5,
+        timed_rounds=10,
         reductions=(
             "No reduction of size: 100 clients, 10 active, 300 rounds, 5 local epochs, ResNet-20, "
             "3 seeds, equal Dirichlet partition with refilled classes.",
@@ -161,7 +161,7 @@ def cpu() -> Preset:
             "epochs": (1, 5),
             "participation": (0.05, 0.1),
         },
-        timed_rounds=3,
+        timed_rounds=6,
         reductions=(
             "40 communication rounds instead of 300.",
             "ResNet-8 (one block in each of the three stages, 78 thousand parameters) instead of "

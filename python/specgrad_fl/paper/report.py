@@ -21,6 +21,8 @@ from specgrad_fl.paper.presets import Preset
 from specgrad_fl.runs import RunDirectory
 
 GROUPS_IN_A_TABLE = 2
+# claim, column, verdict
+Judged = tuple[str, str, claims.Verdict]
 
 
 @dataclass(frozen=True)
@@ -59,22 +61,24 @@ def pooled_noise(parts: Sequence[Part]) -> float | None:
     return claims.noise(values.values() for values in groups.values())
 
 
-def own_noise(part: Part) -> float | None:
-    """The spread of an experiment whose values are no accuracies."""
-    return claims.noise(found.values.values() for found in part.results.values())
+def _column_noise(part: Part, column: str) -> float | None:
+    """The spread within a column whose values are no accuracies."""
+    return claims.noise(
+        f.values.values() for place, f in part.results.items() if place[1] == column
+    )
 
 
-def verdicts(part: Part, spread: float | None) -> list[tuple[str, str, claims.Verdict]]:
-    """Claim, column and verdict; columns that a preset leaves out as a whole are not judged."""
+def verdicts(part: Part, spread: float | None) -> list[Judged]:
+    """Claims in the columns that have all their rows, and are not left out as a whole."""
     values = {place: found.values for place, found in part.results.items()}
     columns = [c for c in dict.fromkeys(p[1] for p in part.results) if not _left_out(part, c)]
-    rows = {place[0] for place in part.results}
-    return [
-        (claim.text, column, claims.judge(claim, column, values, spread))
-        for claim in part.experiment.claims
-        if all(row in rows for contrast in claim.contrasts for _, row in contrast.terms)
-        for column in columns
-    ]
+    judged = []
+    for claim in part.experiment.claims:
+        for column in columns:
+            if column.endswith(claim.where) and all((r, column) in values for r in claim.rows):
+                noise = spread if part.experiment.accuracy else _column_noise(part, column)
+                judged.append((claim.text, column, claims.judge(claim, column, values, noise)))
+    return judged
 
 
 def _left_out(part: Part, column: str) -> bool:
@@ -87,12 +91,7 @@ def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     """``report.md``, ``report.html``, figures, ``results.json``, ``configuration.toml``."""
     out.mkdir(parents=True, exist_ok=True)
     spread = pooled_noise(parts)
-    judged = {
-        part.experiment.name: verdicts(
-            part, spread if part.experiment.accuracy else own_noise(part)
-        )
-        for part in parts
-    }
+    judged = {part.experiment.name: verdicts(part, spread) for part in parts}
     title = f"The paper's experiments, preset {subject.preset.name}"
     blocks: list[Block] = [Heading(1, title), *_opening(parts, subject)]
     blocks += _summary(parts, judged, spread)
@@ -131,7 +130,7 @@ def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
 
 def _summary(
     parts: Sequence[Part],
-    judged: dict[str, list[tuple[str, str, claims.Verdict]]],
+    judged: dict[str, list[Judged]],
     spread: float | None,
 ) -> list[Block]:
     rows = [
@@ -152,7 +151,7 @@ def _summary(
 
 def _section(
     part: Part,
-    judged: Sequence[tuple[str, str, claims.Verdict]],
+    judged: Sequence[Judged],
     subject: Subject,
     out: Path,
 ) -> list[Block]:
@@ -185,7 +184,8 @@ def _tables(part: Part, columns: Sequence[str]) -> list[Block]:
     blocks: list[Block] = []
     for chosen in _chunks(part, columns):
         compared = any((row, column) in numbers for row, column in part.results if column in chosen)
-        titles = ("paper", f"ours ({part.experiment.counted})", "difference")
+        ours = f"ours ({part.experiment.counted})"
+        titles = ("paper", ours, "difference") if compared else (ours,)
         lines = []
         for row in _rows(part, chosen[0]):
             line = [row]
@@ -194,7 +194,6 @@ def _tables(part: Part, columns: Sequence[str]) -> list[Block]:
                 entry = [str(number or "-"), _ours(found), _difference(found, number)]
                 line += entry if compared else entry[1:2]
             lines.append(tuple(line))
-        titles = titles if compared else titles[1:2]
         groups = (("", 1), *((column, len(titles)) for column in chosen))
         blocks.append(Table(("", *(titles * len(chosen))), tuple(lines), groups))
     return blocks
@@ -232,7 +231,8 @@ def _difference(found: Measured, number: Any) -> str:
 def _missing(part: Part) -> list[str]:
     """What has no result, by column and reason, every cell by its name."""
     columns = list(dict.fromkeys(place[1] for place in part.results))
-    lines = [f"{column}: {LEFT_OUT}" for column in columns if _left_out(part, column)]
+    whole = [column for column in columns if _left_out(part, column)]
+    lines = [f"{LEFT_OUT}: {'; '.join(whole)}"] if whole else []
     cells: dict[tuple[str, str], list[str]] = {}
     for (row, column), found in part.results.items():
         if found.missing and not _left_out(part, column):
@@ -293,7 +293,7 @@ def _changed(config: Config) -> dict[str, Any]:
 
 def _as_data(
     parts: Sequence[Part],
-    judged: dict[str, list[tuple[str, str, claims.Verdict]]],
+    judged: dict[str, list[Judged]],
     subject: Subject,
 ) -> dict[str, Any]:
     base = _changed(subject.preset.base)
