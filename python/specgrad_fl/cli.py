@@ -15,6 +15,7 @@ from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_ratios, read
 from specgrad_fl.diagnosis import arguments as diagnosis
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.paper import command as reproduce
+from specgrad_fl.tuning import command as tuning
 
 if TYPE_CHECKING:
     from specgrad_fl.runs import RunDirectory
@@ -80,10 +81,17 @@ def _parser() -> Parser:
         "specgrad-fl compare [--methods A,B] [--filters A,B] [--seeds 0,1] [--SETTING VALUE ...]",
     )
     compare.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs")
-    compare.add_argument("--methods", type=_names, default=["fedavg"], metavar="A,B")
+    compare.add_argument("--methods", type=_names, metavar="A,B")
     compare.add_argument("--filters", type=_names, default=["none", "fft"], metavar="A,B")
     compare.add_argument("--seeds", type=_numbers, default=[0], metavar="0,1")
     _add_settings(compare, without=("method", "filter", "seed"))
+
+    tune = command(
+        "tune", "find a method's learning rate and parameters", tuning.DESCRIPTION,
+        "specgrad-fl tune [--grid NAME=V,V] [--jobs N] [--SETTING VALUE ...]",
+    )  # fmt: skip
+    tuning.add_arguments(tune)
+    _add_settings(tune, without=("lr", "filter", "seed"))
 
     reproduce.add_arguments(
         command("reproduce", "the paper's tables and figures", reproduce.DESCRIPTION)
@@ -206,12 +214,15 @@ def _compare(arguments: argparse.Namespace) -> None:
     from specgrad_fl.compare import compare
 
     settings = _settings(arguments)
-    for name, flag in (("method", "methods"), ("filter", "filters"), ("seed", "seeds")):
+    # a file that `tune` wrote names its method
+    methods = arguments.methods or [settings.get("method", "fedavg")]
+    settings.pop("method", None)
+    for name, flag in (("filter", "filters"), ("seed", "seeds")):
         if name in settings:
             raise ConfigError(f"compare takes --{flag}; remove {name} from the configuration file")
     table, picture = compare(
         Config(**settings),
-        arguments.methods,
+        methods,
         arguments.filters,
         arguments.seeds,
         arguments.out,
@@ -310,6 +321,7 @@ COMMANDS = {
     "train": _train,
     "resume": _resume,
     "compare": _compare,
+    "tune": lambda arguments: tuning.run(arguments, _settings(arguments)),
     "reproduce": reproduce.run,
     "diagnose": _diagnose,
     "plot": _plot,
