@@ -10,6 +10,7 @@ from specgrad_fl.paper.ablations import RESNET_LAYERS, VIT_LAYERS
 from specgrad_fl.paper.presets import PRESETS
 from specgrad_fl.paper.registry import EXPERIMENTS
 from specgrad_fl.runs import run_name
+
 from specgrad_kernels import select_layers
 
 
