@@ -97,7 +97,8 @@ table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #8884; text-align: right; }
 th { border-bottom: 2px solid #8888; vertical-align: bottom; }
 th.group { text-align: center; }
-td:first-child, th:first-child, td.words { text-align: left; }
+td:first-child, th:first-child, .words { text-align: left; }
+td.supports, td.contradicts, td.cannot { white-space: nowrap; }
 td.supports { color: #1a7f37; font-weight: 600; }
 td.contradicts { color: #c62828; font-weight: 600; }
 td.cannot { color: #8a6d00; font-weight: 600; }
@@ -154,19 +155,34 @@ def _html_table(table: Table) -> str:
             for title, span in table.groups
         )
         lines.append(f"<tr>{''.join(spans)}</tr>")
-    lines.append("<tr>" + "".join(f"<th>{_inline(c)}</th>" for c in table.columns) + "</tr>")
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    titles = (
+        f"<th{_class('words' if any(map(_is_words, cells)) else '')}>{_inline(title)}</th>"
+        for title, cells in zip(table.columns, columns, strict=True)
+    )
+    lines.append(f"<tr>{''.join(titles)}</tr>")
     for row in table.rows:
         lines.append("<tr>" + "".join(map(_html_cell, row)) + "</tr>")
     return f'<div class="wide"><table>{"".join(lines)}</table></div>'
 
 
-def _html_cell(text: str) -> str:
-    """Verdicts are coloured; anything that is no number is set as words.
+VERDICTS = ("supports", "contradicts", "cannot reach")
 
-    >>> _html_cell("supports"), _html_cell("+1.50"), _html_cell("not run")
-    ('<td class="words supports">supports</td>', '<td>+1.50</td>', '<td class="words">not run</td>')
+
+def _is_words(text: str) -> bool:
+    return text not in ("", "not run") and bool(re.search(r"[A-Za-z]{2}", text))
+
+
+def _class(names: str) -> str:
+    return f' class="{names}"' if names else ""
+
+
+def _html_cell(text: str) -> str:
+    """Words to the left, numbers to the right, verdicts in colour.
+
+    >>> _html_cell("supports"), _html_cell("+1.50")
+    ('<td class="words supports">supports</td>', '<td>+1.50</td>')
     """
-    words = bool(re.search(r"[a-z]{2}", text))
-    kind = text.split(" ")[0] if text in ("supports", "contradicts", "cannot reach") else ""
-    classes = " ".join(filter(None, ("words" if words else "", kind)))
-    return f'<td class="{classes}">{_inline(text)}</td>' if classes else f"<td>{_inline(text)}</td>"
+    verdict = text.split(" ")[0] if text in VERDICTS else ""
+    names = " ".join(filter(None, ("words" if _is_words(text) else "", verdict)))
+    return f"<td{_class(names)}>{_inline(text)}</td>"

@@ -42,7 +42,7 @@ def dots(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Pa
         return []
     rows = list(dict.fromkeys(c.row for c in cells if results[c.place].values))[::-1]
     numbers = paper_numbers(name)
-    figure, panels = _panels(len(columns), 5.2, 1.2 + 0.3 * len(rows))
+    figure, panels = _panels(len(columns), 5.2, 1.7 + 0.3 * len(rows))
     for axes, column in zip(panels, columns, strict=True):
         for y, row in enumerate(rows):
             found, number = results.get((row, column)), numbers.get((row, column))
@@ -53,6 +53,7 @@ def dots(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Pa
             if found is not None and found.values:
                 axes.errorbar(found.mean, y, xerr=found.deviation, fmt="o", ms=6, color=OURS)
         axes.set(title=column, xlabel="test accuracy, %", yticks=range(len(rows)))
+        axes.set_ylim(-0.7, len(rows) - 0.3)
         axes.set_yticklabels(rows if axes is panels[0] else [])
         axes.grid(alpha=0.3)
     handles = [

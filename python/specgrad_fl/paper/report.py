@@ -144,7 +144,7 @@ def _summary(
         Paragraph(f"{claims.RULE} Here s is {known}."),
     ]
     if rows:
-        titles = ("experiment", "claim of the paper", "where", "our numbers")
+        titles = ("experiment", "claim of the paper", "where", "verdict")
         blocks.append(Table(titles, tuple(rows)))
     return blocks
 
