@@ -24,6 +24,7 @@ bounds = st.fixed_dictionaries(
 
 
 @given(bounds, positive, positive, positive)
+@settings(deadline=None)
 def test_the_theorem_is_its_formula(given_, local, averaged, smoothness):
     bound = diagnostics.theorem_bound(**given_, noise=Noise(local, averaged))
     T, E, rho = given_["rounds"], given_["steps"], given_["rho"]
@@ -36,6 +37,7 @@ def test_the_theorem_is_its_formula(given_, local, averaged, smoothness):
 
 
 @given(bounds, positive, positive, st.integers(2, 200), st.data())
+@settings(deadline=None)
 def test_the_corollary_is_its_formula(given_, local, smoothness, clients, data):
     active = data.draw(st.integers(1, clients))
     noise = Noise(local, local / clients)
@@ -51,6 +53,7 @@ def test_the_corollary_is_its_formula(given_, local, smoothness, clients, data):
 
 
 @given(bounds, st.lists(positive, min_size=2, max_size=50), positive)
+@settings(deadline=None)
 def test_the_bounds_coincide_when_all_clients_take_part(given_, sigmas, smoothness):
     clients = len(sigmas)
     noise = diagnostics.combined_noise([1.0] * clients, sigmas)
