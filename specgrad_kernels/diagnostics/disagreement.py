@@ -10,13 +10,14 @@ for float32 gradients, one for float64, and what the transform of one layer need
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from specgrad_kernels import ops, reference
+from specgrad_kernels import checks, ops, reference
 from specgrad_kernels.diagnostics.snapshot import Snapshot
 from specgrad_kernels.diagnostics.spectra import (
     LayerSpectrum,
@@ -74,40 +75,31 @@ class Disagreement:
 
     def add(self, weight: float, gradients: Gradients) -> None:
         """Take one client's gradients by name. The tensors are read, not kept or changed."""
-        if not weight > 0:
-            raise ValueError(f"weight is {weight}; a client's weight must be positive")
-        if not self._layers:
-            self._begin(gradients)
-        self._check(gradients)
+        if not (weight > 0 and math.isfinite(weight)):
+            raise ValueError(f"weight is {weight}; a client's weight must be positive and finite")
+        layers = self._layers or self._begin(gradients)
+        _check(gradients, layers)
+        self._layers = layers
         factor = weight / (self.weight + weight)
         for name, layer in self._layers.items():
             layer.add(self.weight * factor, factor, gradients[name].detach())
         self.weight += weight
         self.clients += 1
 
-    def _begin(self, gradients: Gradients) -> None:
+    def _begin(self, gradients: Gradients) -> dict[str, _Layer]:
         for name in (*self.filtered, *sorted(self.measured)):
             if name not in gradients:
                 raise ValueError(f"no gradient is named {name!r}, which is to be measured")
+        layers = {}
         for name, gradient in gradients.items():
             index = self.filtered.index(name) if name in self.filtered else None
             after = {} if index is None else {k: s.select([index]) for k, s in self.after.items()}
             spec = None if index is None else self.spec.select([index])
-            self._layers[name] = _Layer(gradient, spec, name in self.measured, after)
-
-    def _check(self, gradients: Gradients) -> None:
-        """Refuse before anything is added, so that a caught mistake leaves no half client."""
-        if set(gradients) != set(self._layers):
-            odd = sorted(set(gradients) ^ set(self._layers))[0]
-            raise ValueError(f"clients must have the same tensors; only some have {odd!r}")
-        for name, layer in self._layers.items():
-            if gradients[name].shape != layer.shape:
-                raise ValueError(
-                    f"{name} has shape {tuple(gradients[name].shape)} here and "
-                    f"{tuple(layer.shape)} at the first client"
-                )
-            if not bool(torch.isfinite(gradients[name]).all()):
-                raise ValueError(f"the gradient of {name} holds NaN or Inf; leave this client out")
+            try:
+                layers[name] = _Layer(gradient.detach(), spec, name in self.measured, after)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{name} cannot be measured: {error}") from error
+        return layers
 
     def result(self) -> Snapshot:
         """What the clients so far disagree about."""
@@ -136,12 +128,30 @@ def measure(
     return meter.result()
 
 
+def _check(gradients: Gradients, layers: Mapping[str, _Layer]) -> None:
+    """Refuse before anything is added, so that a caught mistake leaves no half client."""
+    if set(gradients) != set(layers):
+        odd = sorted(set(gradients) ^ set(layers))[0]
+        raise ValueError(f"clients must have the same tensors; only some have {odd!r}")
+    for name, layer in layers.items():
+        if gradients[name].shape != layer.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(gradients[name].shape)} here and "
+                f"{tuple(layer.shape)} at the first client"
+            )
+        if not bool(torch.isfinite(gradients[name]).all()):
+            raise ValueError(f"the gradient of {name} holds NaN or Inf; leave this client out")
+
+
 class _Layer:
     """Running mean and energies of one tensor. ``spec`` is ``None`` where it is not filtered."""
 
     def __init__(
         self, first: Tensor, spec: FilterSpec | None, measured: bool, after: dict[str, FilterSpec]
     ) -> None:
+        checks.check_kind(first, 0)
+        for each in (spec, *after.values()) if spec else ():
+            _check_fit(first, each)
         self.shape = first.shape
         self.d = first.numel()
         self.dtype = first.dtype if first.dtype == torch.float64 else torch.float32
@@ -211,6 +221,15 @@ class _Layer:
             total_signal=float(torch.dot(self.mean, self.mean)),
             roughness=self.roughness / weight,
         )
+
+
+def _check_fit(gradient: Tensor, spec: FilterSpec) -> None:
+    """Refuse a tensor that the filter or its flattening order cannot take."""
+    checks.check_grads([gradient], spec)
+    if is_sample_order(spec.order):
+        sample_order(gradient.numel(), spec)
+    elif spec.order is not None:
+        permute_axes([gradient], spec)
 
 
 def _moved(mean: Tensor, gradient: Tensor, step: float) -> Tensor:
