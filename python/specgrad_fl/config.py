@@ -170,7 +170,7 @@ class Config:
             value = _coerced(item, getattr(self, item.name))
             object.__setattr__(self, item.name, value)
             _check_range(item, value)
-        _check_ratios(self.filter_ratios)
+        object.__setattr__(self, "filter_ratios", _checked_ratios(self.filter_ratios))
 
     def replace(self, **changes: Any) -> Config:
         """A changed copy, checked like a new one."""
@@ -232,12 +232,13 @@ def _check_range(item: dataclasses.Field[Any], value: Any) -> None:
         raise ConfigError(f"{item.name} is {value}; the most is {limits['high']:g}")
 
 
-def _check_ratios(ratios: Options) -> None:
+def _checked_ratios(ratios: Options) -> Options:
     for name, ratio in ratios.items():
         if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
             raise ConfigError(
                 f"filter_ratios gives {name} the ratio {ratio!r}; choose a number in [0, 1)"
             )
+    return {name: float(ratio) for name, ratio in ratios.items()}
 
 
 def check_names(settings: Mapping[str, Any], where: str = "") -> None:

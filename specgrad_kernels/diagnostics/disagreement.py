@@ -10,16 +10,18 @@ for float32 gradients, one for float64, and what the transform of one layer need
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from specgrad_kernels import ops
+from specgrad_kernels import checks, ops, reference
 from specgrad_kernels.diagnostics.snapshot import Snapshot
 from specgrad_kernels.diagnostics.spectra import (
     LayerSpectrum,
+    bin_energies,
     circular_roughness,
     segment_edges,
     segment_energies,
@@ -36,9 +38,9 @@ class Disagreement:
     filtered: names of the filtered tensors, in the order of the spec's ratios if it has several
     spec: ratio and flattening order of the filter whose effect is measured; cutoffs follow from it
     measured: tensors whose spectrum is kept, by default the filtered ones
-    after: filters by label, whose effect on the disagreement of the filtered tensors is measured
-        by running them; any method and order. ``l2`` is not linear and remembers a mean of its
-        own, which costs as much memory again.
+    after: filters by label, whose effect on the disagreement of the filtered tensors is measured;
+        any method and order. ``l2`` is not linear and remembers a mean of its own, which costs as
+        much memory again.
 
     >>> g = torch.linspace(-1, 1, 128).view(8, 16)
     >>> meter = Disagreement(["weight"], FilterSpec(ratio=0.1))
@@ -73,40 +75,31 @@ class Disagreement:
 
     def add(self, weight: float, gradients: Gradients) -> None:
         """Take one client's gradients by name. The tensors are read, not kept or changed."""
-        if not weight > 0:
-            raise ValueError(f"weight is {weight}; a client's weight must be positive")
-        if not self._layers:
-            self._begin(gradients)
-        self._check(gradients)
+        if not (weight > 0 and math.isfinite(weight)):
+            raise ValueError(f"weight is {weight}; a client's weight must be positive and finite")
+        layers = self._layers or self._begin(gradients)
+        _check(gradients, layers)
+        self._layers = layers
         factor = weight / (self.weight + weight)
         for name, layer in self._layers.items():
             layer.add(self.weight * factor, factor, gradients[name].detach())
         self.weight += weight
         self.clients += 1
 
-    def _begin(self, gradients: Gradients) -> None:
+    def _begin(self, gradients: Gradients) -> dict[str, _Layer]:
         for name in (*self.filtered, *sorted(self.measured)):
             if name not in gradients:
                 raise ValueError(f"no gradient is named {name!r}, which is to be measured")
+        layers = {}
         for name, gradient in gradients.items():
             index = self.filtered.index(name) if name in self.filtered else None
             after = {} if index is None else {k: s.select([index]) for k, s in self.after.items()}
             spec = None if index is None else self.spec.select([index])
-            self._layers[name] = _Layer(gradient, spec, name in self.measured, after)
-
-    def _check(self, gradients: Gradients) -> None:
-        """Refuse before anything is added, so that a caught mistake leaves no half client."""
-        if set(gradients) != set(self._layers):
-            odd = sorted(set(gradients) ^ set(self._layers))[0]
-            raise ValueError(f"clients must have the same tensors; only some have {odd!r}")
-        for name, layer in self._layers.items():
-            if gradients[name].shape != layer.shape:
-                raise ValueError(
-                    f"{name} has shape {tuple(gradients[name].shape)} here and "
-                    f"{tuple(layer.shape)} at the first client"
-                )
-            if not bool(torch.isfinite(gradients[name]).all()):
-                raise ValueError(f"the gradient of {name} holds NaN or Inf; leave this client out")
+            try:
+                layers[name] = _Layer(gradient.detach(), spec, name in self.measured, after)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{name} cannot be measured: {error}") from error
+        return layers
 
     def result(self) -> Snapshot:
         """What the clients so far disagree about."""
@@ -135,12 +128,30 @@ def measure(
     return meter.result()
 
 
+def _check(gradients: Gradients, layers: Mapping[str, _Layer]) -> None:
+    """Refuse before anything is added, so that a caught mistake leaves no half client."""
+    if set(gradients) != set(layers):
+        odd = sorted(set(gradients) ^ set(layers))[0]
+        raise ValueError(f"clients must have the same tensors; only some have {odd!r}")
+    for name, layer in layers.items():
+        if gradients[name].shape != layer.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(gradients[name].shape)} here and "
+                f"{tuple(layer.shape)} at the first client"
+            )
+        if not bool(torch.isfinite(gradients[name]).all()):
+            raise ValueError(f"the gradient of {name} holds NaN or Inf; leave this client out")
+
+
 class _Layer:
     """Running mean and energies of one tensor. ``spec`` is ``None`` where it is not filtered."""
 
     def __init__(
         self, first: Tensor, spec: FilterSpec | None, measured: bool, after: dict[str, FilterSpec]
     ) -> None:
+        checks.check_kind(first, 0)
+        for each in (spec, *after.values()) if spec else ():
+            _check_fit(first, each)
         self.shape = first.shape
         self.d = first.numel()
         self.dtype = first.dtype if first.dtype == torch.float64 else torch.float32
@@ -169,26 +180,36 @@ class _Layer:
         self.total += scale * float(torch.dot(difference, difference))
         difference = difference.to(self.dtype)
         if self.edges:
-            signal = self._in_order(difference)
+            signal = self._in_order(difference, self.spec)
             self.roughness += scale * circular_roughness(signal)
-            self.energies += scale * segment_energies(signal, self.edges)
+            self.energies += scale * segment_energies(bin_energies(signal), self.edges)
         for label, spec in self.after.items():
             if label not in self._rescaled:
-                filtered = difference.clone().view(self.shape)
-                ops.apply([filtered], spec)
-                self.left[label] += scale * float(filtered.double().square_().sum())
+                self.left[label] += scale * self._filtered_energy(difference, spec)
 
-    def _in_order(self, flat: Tensor) -> Tensor:
-        """The signal that the filter sees: the layer in its flattening order."""
-        if self.spec is None or self.spec.order is None:
+    def _filtered_energy(self, difference: Tensor, spec: FilterSpec) -> float:
+        """Energy that a linear filter leaves. One that zeroes bins needs no way back from them."""
+        if spec.method in _ZEROED_BINS:
+            power = bin_energies(self._in_order(difference, spec))
+            power[_ZEROED_BINS[spec.method](spec, self.d)] = 0
+            return float(power.sum())
+        filtered = difference.clone().view(self.shape)
+        ops.apply([filtered], spec)
+        return float(filtered.square_().sum())
+
+    def _in_order(self, flat: Tensor, spec: FilterSpec | None) -> Tensor:
+        """The signal that a filter sees: the layer in its flattening order."""
+        if spec is None or spec.order is None:
             return flat
-        if is_sample_order(self.spec.order):
-            return flat[sample_order(self.d, self.spec).to(flat.device)]
-        return permute_axes([flat.view(self.shape)], self.spec)[0].reshape(-1)
+        if is_sample_order(spec.order):
+            return flat[sample_order(self.d, spec).to(flat.device)]
+        return permute_axes([flat.view(self.shape)], spec)[0].reshape(-1)
 
     def spectrum(self, name: str, weight: float) -> LayerSpectrum:
-        mean = self._in_order(self.mean) if self.edges else self.mean
-        signal = segment_energies(mean, self.edges) if self.edges else self.energies
+        signal = self.energies
+        if self.edges:
+            ordered = self._in_order(self.mean.to(self.dtype), self.spec)
+            signal = segment_energies(bin_energies(ordered), self.edges)
         return LayerSpectrum(
             name=name,
             d=self.d,
@@ -197,16 +218,32 @@ class _Layer:
             disagreement=self.energies / weight,
             signal=signal,
             total=self.total / weight,
-            total_signal=float(torch.dot(mean, mean)),
+            total_signal=float(torch.dot(self.mean, self.mean)),
             roughness=self.roughness / weight,
         )
 
 
+def _check_fit(gradient: Tensor, spec: FilterSpec) -> None:
+    """Refuse a tensor that the filter or its flattening order cannot take."""
+    checks.check_grads([gradient], spec)
+    if is_sample_order(spec.order):
+        sample_order(gradient.numel(), spec)
+    elif spec.order is not None:
+        permute_axes([gradient], spec)
+
+
 def _moved(mean: Tensor, gradient: Tensor, step: float) -> Tensor:
     """``gradient - mean`` in double precision, after which the mean has moved by ``step`` of it."""
-    difference = gradient.reshape(-1).double().sub_(mean)
+    difference = gradient.reshape(-1).to(torch.float64, copy=True).sub_(mean)
     mean.add_(difference, alpha=step)
     return difference
+
+
+_ZEROED_BINS: dict[str, Callable[[FilterSpec, int], slice | Tensor]] = {
+    "fft": lambda spec, d: slice(0, spec.cutoff(d)),
+    "fft_high": lambda spec, d: slice(reference.num_bins(d) - spec.cutoff(d), None),
+    "random": lambda spec, d: reference.random_bins(d, spec.cutoff(d), spec.seed),
+}
 
 
 def is_linear(spec: FilterSpec) -> bool:

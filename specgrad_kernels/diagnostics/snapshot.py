@@ -48,7 +48,7 @@ class Snapshot:
     @property
     def filtered_disagreement(self) -> float:
         """Disagreement in the filtered layers, before the filter."""
-        return sum(layer.total for layer in self.filtered)
+        return sum(float(layer.disagreement.sum()) for layer in self.filtered)
 
     @property
     def residual_disagreement(self) -> float:
@@ -69,7 +69,7 @@ class Snapshot:
     def rho(self) -> float | None:
         """Share of the mean gradient's energy that the filter removes; ``None`` if it is zero."""
         removed = sum(layer.low_signal() for layer in self.filtered)
-        return removed / self.signal if self.signal > 0 else None
+        return min(1.0, removed / self.signal) if self.signal > 0 else None
 
     @property
     def kappa(self) -> float | None:

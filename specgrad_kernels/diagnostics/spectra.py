@@ -62,21 +62,25 @@ def segment_edges(d: int, cutoffs: Iterable[int]) -> list[int]:
     return sorted(edges)
 
 
-def segment_energies(signal: Tensor, edges: list[int]) -> Tensor:
-    """Energy of a flat signal in each run of bins, Parseval weights included, float64.
+def bin_energies(signal: Tensor) -> Tensor:
+    """Energy of a flat signal in each rFFT bin, Parseval weights included, float64.
 
-    The transform runs in the signal's own precision, every sum in double precision.
+    The transform runs in the signal's own precision.
 
-    >>> segment_energies(torch.tensor([1.0, 1.0, 1.0, 1.0]), [0, 1, 3])      # all in bin 0
-    tensor([4., 0.], dtype=torch.float64)
+    >>> bin_energies(torch.tensor([1.0, -1.0, 1.0, -1.0]))               # all at Nyquist
+    tensor([0., 0., 4.], dtype=torch.float64)
     """
-    d = signal.numel()
     spectrum = torch.view_as_real(torch.fft.rfft(signal, norm="ortho"))
     power = spectrum.square_().sum(-1).double()
     power[1:].mul_(2)
-    if d % 2 == 0 and d > 0:
+    if signal.numel() % 2 == 0:
         power[-1].div_(2)
-    lengths = torch.tensor(edges, device=signal.device).diff()
+    return power
+
+
+def segment_energies(power: Tensor, edges: list[int]) -> Tensor:
+    """Bin energies added up in runs of bins, float64 on the CPU."""
+    lengths = torch.tensor(edges, device=power.device).diff()
     return torch.segment_reduce(power, "sum", lengths=lengths, initial=0).cpu()
 
 

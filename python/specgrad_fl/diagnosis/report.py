@@ -96,7 +96,8 @@ class Diagnosis:
 
     def ratios_toml(self) -> str:
         """The recommendation as a configuration file for ``--filter-ratios`` or ``--config``."""
-        return to_toml({"filter_ratios": self.recommendation.as_table()})
+        about = "# share of each layer's spectrum to remove; 0 leaves the layer alone"
+        return about + to_toml({"filter_ratios": self.recommendation.as_table()})
 
 
 def mean_similarity(checkpoint: Checkpoint) -> dict[str, float | None]:

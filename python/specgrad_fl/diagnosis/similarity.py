@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from specgrad_fl.batches import Samples
 from specgrad_kernels.diagnostics import debiased_cka
+from specgrad_kernels.flow import NORMS
 
 IMAGES = 2000
 BATCH = 200
@@ -31,18 +32,22 @@ def pooled(output: Tensor) -> Tensor:
 
 
 def stage_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The parts of a model that are compared: its stages, or its direct children with weights.
+    """The parts of a model that are compared, by name.
 
-    A container of parts that are called one by one stands for those. Norms, and the head, whose
-    input is the penultimate layer, are left out.
+    A model may list its stages as ``stages``, as the bundled ResNets do. Of others, the direct
+    children with weights are taken, and the parts of a container instead of the container. Norms
+    are left out, and the head, whose input is the penultimate layer.
     """
+    listed = getattr(model, "stages", None)
+    if listed is not None:
+        return {name: model.get_submodule(name) for name in listed}
     stages: dict[str, nn.Module] = {}
     head = last_linear(model)
     for name, child in model.named_children():
         weighted = next(child.parameters(), None) is not None
-        if not weighted or child is head or isinstance(child, (nn.GroupNorm, nn.LayerNorm)):
+        if not weighted or child is head or isinstance(child, NORMS):
             continue
-        if isinstance(child, (nn.ModuleList, nn.Sequential)) and not name.startswith("layer"):
+        if isinstance(child, (nn.ModuleList, nn.Sequential)):
             stages |= {f"{name}.{part}": module for part, module in child.named_children()}
         else:
             stages[name] = child
