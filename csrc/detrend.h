@@ -40,28 +40,63 @@ static void read_extended(const DetrendPlan<T>& plan, const Signal& signal, int6
   }
 }
 
-// A moving sum of `window` samples, as a few loads from sums of 1, 4, 16, ... neighbours: the
-// digits of the window in base 4 say how many of each. As accurate as a pairwise sum.
+// sums[k][i] = x[i] + ... + x[i + 2^(k+1) - 1] for every k whose array is wanted. From the last
+// vector to the first, so that each step finds its right neighbour in a register.
+template <int Width, class T>
+static SPECGRAD_INLINE void double_width(Vec<T> sum, Vec<T>* right, T* const* sums, int64_t at) {
+  if constexpr (Width < kLanes<T>) {
+    const Vec<T> wider = sum + shift_lanes<Width, T>(sum, *right);
+    *right = sum;
+    if (*sums) store(*sums + at, wider);
+    double_width<2 * Width, T>(wider, right + 1, sums + 1, at);
+  }
+}
+
+template <class T>
+constexpr int kDoublings = kLanes<T> == 16 ? 4 : kLanes<T> == 8 ? 3 : kLanes<T> == 4 ? 2 : 1;
+
+template <class T>
+static void sum_neighbours(const T* x, int64_t count, T* const (&wanted)[kDoublings<T>]) {
+  T* sums[kDoublings<T>];  // a copy of its own, which no store can change
+  std::copy(std::begin(wanted), std::end(wanted), sums);
+  Vec<T> right[kDoublings<T>] = {};
+  for (int64_t at = ceil_div(count, kLanes<T>) * kLanes<T>; (at -= kLanes<T>) >= 0;) {
+    double_width<1, T>(load(x + at), right, sums, at);
+  }
+}
+
+// A moving sum of `window` samples, as a few loads from sums of neighbours: the binary digits of
+// the window below one vector, its digits in base 4 above, say how many of each. As accurate as
+// a pairwise sum.
 template <class T>
 struct MovingSum {
-  static constexpr int kMaxTerms = 3 * 31;
+  static constexpr int kMaxTerms = 1 + kDoublings<T> + 3 * 31;
   const T* terms[kMaxTerms];
   int count = 0;
 
   MovingSum(const T* x, int64_t length, int64_t window, T* work) {
-    const T* level = x;
-    int64_t end = window;  // the widest sums go first, where their loads are aligned
+    constexpr int lanes = kLanes<T>;
     const int64_t extended = length + window - 1;
-    for (int64_t width = 1; width <= window; width *= 4) {
-      if (width > 1) {
-        quadruple(level, width / 4, extended - width + 1, work);
-        level = work;
-        work += moving_sum_level(length, window, kLanes<T>);
+    const int64_t level_size = moving_sum_level(length, window, lanes);
+    const auto new_level = [&] { return std::exchange(work, work + level_size); };
+    T* sums[kDoublings<T>] = {};
+    constexpr int whole = kDoublings<T> - 1;
+    int64_t end = window;  // the widest sums go first, where their loads are aligned
+    const auto take = [&](const T* level, int64_t width) { terms[count++] = level + (end -= width); };
+    if (window & 1) take(x, 1);
+    for (int k = 0; k < whole; ++k) {
+      if (window & (2 << k)) take(sums[k] = new_level(), 2 << k);
+    }
+    if (window >= lanes) sums[whole] = new_level();
+    sum_neighbours(x, extended, sums);
+    const T* level = sums[whole];
+    for (int64_t width = lanes; width <= window; width *= 4) {
+      if (width > lanes) {
+        T* const wider = new_level();
+        quadruple(level, width / 4, extended - width + 1, wider);
+        level = wider;
       }
-      for (int64_t digit = window / width % 4; digit > 0; --digit) {
-        end -= width;
-        terms[count++] = level + end;
-      }
+      for (int64_t digit = window / width % 4; digit > 0; --digit) take(level, width);
     }
   }
 

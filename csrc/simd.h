@@ -56,6 +56,17 @@ static inline Vec<T> exchange(Vec<T> a, Vec<T> b) {
   return exchange_lanes<S, High>(a, b, std::make_index_sequence<kLanes<T>>{});
 }
 
+template <int S, class V, size_t... I>
+static inline V shift_lanes_step(V a, V b, std::index_sequence<I...>) {
+  return __builtin_shufflevector(a, b, (int(I) + S)...);
+}
+
+// The lanes of `a` from lane S on, then the first S of `b`.
+template <int S, class T>
+static inline Vec<T> shift_lanes(Vec<T> a, Vec<T> b) {
+  return shift_lanes_step<S>(a, b, std::make_index_sequence<kLanes<T>>{});
+}
+
 template <class T, int S>
 static inline void transpose_step(Vec<T>* rows) {
   if constexpr (S >= 1) {

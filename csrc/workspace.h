@@ -73,11 +73,19 @@ inline int64_t moving_sum_level(int64_t length, int64_t window, int lanes) {
   return ceil_div(length + window - 1, 4 * lanes) * 4 * lanes;
 }
 
+// Levels it keeps: sums of 2, 4, ... samples for the digits of the window below one vector, then
+// of one vector, four, sixteen, ...
+inline int64_t moving_sum_levels(int64_t window, int lanes) {
+  int64_t levels = 0;
+  for (int64_t width = 2; width < lanes; width *= 2) levels += (window & width) != 0;
+  for (int64_t width = lanes; width <= window; width *= 4) ++levels;
+  return levels;
+}
+
 inline int64_t detrend_scratch(int64_t radius, bool box, int lanes) {
   const int64_t tile = detrend_tile(radius), window = 2 * radius + 1;
-  int64_t levels = 0;
-  for (int64_t width = 4; box && width <= window; width *= 4) ++levels;
-  const int64_t sums = box ? levels * moving_sum_level(tile, window, lanes) : tile + lanes;
+  const int64_t sums = box ? moving_sum_levels(window, lanes) * moving_sum_level(tile, window, lanes)
+                           : tile + lanes;
   return 2 * tile + 2 * radius + 4 * lanes + sums;
 }
 

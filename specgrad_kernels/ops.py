@@ -90,7 +90,7 @@ def filter_grads_(
     grads: tensors of any shape, float32, float64, bfloat16 or float16, on one device;
         ``None`` entries are skipped. Each is flattened in its logical order.
     backend: ``auto`` takes the fastest that can serve; ``torch``, ``cpp`` or ``triton``, here
-        or in ``SPECGRAD_BACKEND``, must serve or raises.
+        or in ``SPECGRAD_BACKEND`` before the import, must serve or raises.
 
     The other arguments are those of :class:`FilterSpec`.
 

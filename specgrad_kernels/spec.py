@@ -37,7 +37,7 @@ def _checked_ratio(value: Ratio) -> Fraction:
     return ratio
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FilterSpec:
     """Which filter, how strong, and how a tensor becomes a signal.
 
@@ -99,9 +99,22 @@ class FilterSpec:
                 raise ValueError("order must hold every index from 0 to its length - 1 once")
             object.__setattr__(self, "order", permutation)
 
+    # Specs are looked up on every call, so comparing them must cost next to nothing.
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FilterSpec):
+            return NotImplemented
+        return self._identity == other._identity
+
     def __hash__(self) -> int:
-        """Of the text, which is made once: specs are looked up on every call."""
-        return hash((self.text, self.order))
+        return self._hash
+
+    @cached_property
+    def _identity(self) -> tuple[str, str | Sequence[int] | None]:
+        return self.text, self.order
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._identity)
 
     def ratio_of(self, index: int) -> Fraction:
         """The ratio of the ``index``-th tensor."""

@@ -37,7 +37,8 @@ class Backend(Protocol):
 
 
 BACKENDS: tuple[Backend, ...] = (triton, cpp, torch_ref)
-ENVIRONMENT_VARIABLE = "SPECGRAD_BACKEND"
+# Read once: on every call it would cost more than everything else this module does.
+_FROM_ENVIRONMENT = os.environ.get("SPECGRAD_BACKEND") or "auto"
 
 
 def report() -> dict[str, str | None]:
@@ -72,5 +73,5 @@ def _choose(name: str, spec: FilterSpec, device_type: str) -> Backend:
 def choose(name: str, spec: FilterSpec, device_type: str) -> Backend:
     """The backend for a job. ``auto`` may fall back, a name must serve."""
     if name == "auto":
-        name = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
+        name = _FROM_ENVIRONMENT
     return _choose(name, spec, device_type)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from specgrad_fl import data
+from specgrad_fl.checkpoint import load
+from specgrad_fl.engine import train
 from specgrad_fl.methods import METHODS, weighted_sum
 from specgrad_fl.models import Inputs, build_seeded
+from specgrad_fl.partition import Partition
 from specgrad_fl.seeding import generator
 
 from specgrad_kernels import FilterSpec, filter_grads_, select_layers
@@ -92,11 +96,31 @@ def test_fedawa_first_round_of_equal_clients_is_fedavg(play):
     assert torch.equal(weights(play(rounds=1)), weights(play(rounds=1, method="fedawa")))
 
 
-def test_feddisco_without_bonus_is_fedavg_for_unequal_clients(play):
-    unequal = {"dataset": "digits", "partition": "shards", "shards_per_client": 3}
-    plain = play(**unequal)
-    special = play(method="feddisco", options={"a": 0.0, "b": 0.0}, **unequal)
-    assert torch.allclose(weights(plain), weights(special), rtol=0, atol=1e-7)
+def test_feddisco_without_bonus_is_fedavg_for_unequal_clients(small, tmp_path):
+    digits = data.load("digits")
+    sizes = torch.tensor([20, 60, 120, 200, 38, 400])
+    owned = torch.repeat_interleave(torch.arange(6), sizes)
+    np.savez(
+        tmp_path / "own.npz",
+        x_train=digits.train_x[: len(owned)].numpy(),
+        y_train=digits.train_y[: len(owned)].numpy(),
+        x_test=digits.test_x.numpy(),
+        y_test=digits.test_y.numpy(),
+        writer_train=owned.numpy(),
+    )
+    natural = {"dataset": f"npz:{tmp_path / 'own.npz'}", "partition": "natural", "clients": 0}
+
+    def final(**settings) -> dict[str, torch.Tensor]:
+        run = train(small(**natural, **settings), tmp_path / f"run{len(list(tmp_path.iterdir()))}")
+        assert sorted(map(len, Partition.load(run.partition_path).clients)) == sorted(sizes)
+        return load(run.last_path)[0]
+
+    plain = final()
+    disco = final(method="feddisco", options={"a": 0.0, "b": 0.0})
+    skewed = final(method="feddisco", options={"a": 0.0, "b": 0.5})
+    for name, expected in plain.items():
+        assert torch.allclose(disco[name], expected, rtol=0, atol=1e-6)
+    assert any(not torch.allclose(skewed[n], plain[n], rtol=0, atol=1e-4) for n in plain)
 
 
 def test_scaffold_first_round_is_fedavg(play):

@@ -1,0 +1,35 @@
+"""Freed memory is used again instead of being fetched anew from the system."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource
+import torch
+from specgrad_fl.memory import keep_freed_memory
+
+def faults_of_steps():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        activations = [torch.ones(2**21) for _ in range(8)]
+        del activations
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults_of_steps()
+returned = faults_of_steps()
+assert keep_freed_memory()
+faults_of_steps()
+print(returned, faults_of_steps())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is part of glibc")
+def test_freed_memory_is_kept():
+    output = subprocess.run(
+        [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True
+    ).stdout
+    returned, kept = map(int, output.split())
+    assert kept < returned / 100
