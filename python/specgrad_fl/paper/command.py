@@ -12,6 +12,12 @@ DESCRIPTION = """Run the paper's experiments and set its numbers beside yours.
 
 Only what is missing is run. Interrupted? The same command goes on where it stopped.
 
+experiments:
+  table1, table2, near-iid, feature-shift, femnist, settings, curves    methods compared
+  strategies, layers, orders, ratio, centralised                        ablations of the filter
+  spectral-bias, cka                                                    how clients drift apart
+  time                                                                  seconds and memory
+
 examples:
   specgrad-fl reproduce strategies --preset cpu --dry-run      how long would it take
   specgrad-fl reproduce strategies orders --preset cpu --jobs 2
@@ -71,18 +77,27 @@ def run(arguments: argparse.Namespace) -> None:
         chosen.append((experiment, cells))
     every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]
     jobs = schedule.jobs_of(every, folder, arguments.data_root, _workers(arguments))
-    jobs = schedule.shard(jobs, schedule.parse_shard(arguments.shard))
+    part, parts = schedule.parse_shard(arguments.shard)
+    jobs = schedule.shard(jobs, part, parts)
     if arguments.dry_run:
         _estimate(schedule.missing(jobs), arguments)
+        measured = [experiment.name for experiment, _ in chosen if experiment.measure]
+        if measured:
+            print(f"not counted: what {', '.join(measured)} measure besides")
         return
     refusals: list[str] = []
     if not arguments.report_only:
-        refusals = _play(schedule.missing(jobs), arguments)
         say = _teller(arguments.quiet)
         context = Context(preset, folder, say, arguments.data_root, _workers(arguments))
-        for experiment, cells in chosen:
-            if experiment.measure is not None:
-                experiment.measure(cells, context)
+        try:
+            refusals = _play(schedule.missing(jobs), arguments)
+            for experiment, cells in chosen:
+                # what is measured once is measured by the first of several machines
+                if experiment.measure is not None and part == 1:
+                    experiment.measure(cells, context)
+        except KeyboardInterrupt:
+            print("\nevery finished round is stored; the same command goes on", file=sys.stderr)
+            raise
     subject = report.Subject(preset, folder, arguments.measure, _again(arguments))
     parts = [report.collect(experiment, cells, subject) for experiment, cells in chosen]
     print(report.write(parts, subject, arguments.out or folder / "report"))
@@ -151,9 +166,6 @@ def _play(jobs: list, arguments: argparse.Namespace) -> list[str]:
     progress = Progress(jobs, arguments.quiet)
     try:
         outcomes = fleet.play(jobs, arguments.jobs, progress)
-    except KeyboardInterrupt:
-        print("\nevery finished round is stored; the same command goes on", file=sys.stderr)
-        raise
     finally:
         progress.end()
     return [f"{o.job.path.name}: {o.reason}" for o in outcomes if o.status == fleet.REFUSED]

@@ -161,6 +161,7 @@ class Experiment:
     accuracy: whether the values are accuracies, whose spread is the noise of every verdict
     counted: what a cell has several values of
     note: what a reader must know about the values
+    remark: more of that, from what was stored in the folder
     """
 
     name: str
@@ -175,6 +176,7 @@ class Experiment:
     accuracy: bool = True
     counted: str = "seeds"
     note: str = ""
+    remark: Callable[[Path], str] = lambda folder: ""
 
 
 def tuned(cells: Sequence[Cell], files: Sequence[Config]) -> list[Cell]:

@@ -157,8 +157,8 @@ def _section(
 ) -> list[Block]:
     experiment = part.experiment
     blocks: list[Block] = [Heading(2, f"{experiment.title} ({experiment.reference})")]
-    if experiment.note:
-        blocks.append(Paragraph(experiment.note))
+    note = " ".join(filter(None, (experiment.note, experiment.remark(subject.runs))))
+    blocks += [Paragraph(note)] if note else []
     columns = measured_columns(part.results)
     if not columns:
         blocks.append(Paragraph("No cell is finished."))

@@ -42,10 +42,9 @@ def jobs_of(
     return fleet.unique([Job.of(config, folder) for _, config in ordered])
 
 
-def shard(jobs: Sequence[Job], part: tuple[int, int]) -> list[Job]:
+def shard(jobs: Sequence[Job], part: int, parts: int) -> list[Job]:
     """Every n-th job, so that long and short ones spread evenly."""
-    number, count = part
-    return list(jobs[number - 1 :: count])
+    return list(jobs[part - 1 :: parts])
 
 
 def missing(jobs: Sequence[Job]) -> list[Job]:

@@ -154,6 +154,19 @@ def one_round(config: Config) -> float:
     return peak_mib()
 
 
+def remark(folder: Path) -> str:
+    """The machine that was timed, and what else it did."""
+    path = _stored(folder)
+    if not path.is_file():
+        return ""
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    machine = facts["environment"]
+    return (
+        f"Timed on {machine['cpu']} with {machine['cores']} cores, at a load of "
+        f"{facts['load'][0]:.1f} processes."
+    )
+
+
 def rounds_to(target: float, records: Sequence[Record]) -> int | None:
     """The first evaluated round that reaches the target."""
     reached = [r["round"] for r in records if r.get("test_accuracy", -1) >= target]
@@ -224,6 +237,7 @@ TIME = Experiment(
     # the loop computes what the op computes, so its rounds to target are those of the op
     trained=lambda cell: cell.row != LOOP,
     accuracy=False,
+    remark=remark,
     note=(
         "Seconds of a round: over rounds that all contenders play in turn, without evaluation. "
         "Rounds to target: until the accuracy of FedAvg's last ten rounds, rounded down to a "

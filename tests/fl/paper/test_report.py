@@ -87,7 +87,7 @@ def test_tuned_settings_reach_the_cells_of_their_method(reproduce, tmp_path):
 def test_shards_share_out_every_run_once(tmp_path, parts):
     cells = EXPERIMENTS["table1"].cells(PRESETS["paper"]())
     jobs = schedule.jobs_of(cells, tmp_path)
-    shared = [schedule.shard(jobs, (part, parts)) for part in range(1, parts + 1)]
+    shared = [schedule.shard(jobs, part, parts) for part in range(1, parts + 1)]
     assert sorted(job.path for part in shared for job in part) == sorted(j.path for j in jobs)
     assert max(map(len, shared)) - min(map(len, shared)) <= 1
 
@@ -97,6 +97,13 @@ def test_the_first_seeds_come_first(tmp_path):
     seeds = [job.config.seed for job in schedule.jobs_of(cells, tmp_path)]
     assert seeds == sorted(seeds)
     assert len(seeds) == 2 * 7 * 3
+
+
+def test_help_names_every_experiment(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["reproduce", "--help"])
+    text = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", text) for name in EXPERIMENTS)
 
 
 def test_dry_run_estimates_and_runs_nothing(reproduce, tmp_path):
