@@ -77,8 +77,8 @@ def run(arguments: argparse.Namespace) -> None:
         chosen.append((experiment, cells))
     every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]
     jobs = schedule.jobs_of(every, folder, arguments.data_root, _workers(arguments))
-    part, parts = schedule.parse_shard(arguments.shard)
-    jobs = schedule.shard(jobs, part, parts)
+    machine, machines = schedule.parse_shard(arguments.shard)
+    jobs = schedule.shard(jobs, machine, machines)
     if arguments.dry_run:
         _estimate(schedule.missing(jobs), arguments)
         measured = [experiment.name for experiment, _ in chosen if experiment.measure]
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
             refusals = _play(schedule.missing(jobs), arguments)
             for experiment, cells in chosen:
                 # what is measured once is measured by the first of several machines
-                if experiment.measure is not None and part == 1:
+                if experiment.measure is not None and machine == 1:
                     experiment.measure(cells, context)
         except KeyboardInterrupt:
             print("\nevery finished round is stored; the same command goes on", file=sys.stderr)
