@@ -63,7 +63,7 @@ STRATEGIES = Experiment(
             tuple(close(control, "None (FedAvg)", 3) for control in CONTROLS),
         ),
     ),
-    draw=figures.dots,
+    draw=figures.dots_and_curves,
 )
 
 # the first stage includes the stem; patterns hold for every bundled ResNet

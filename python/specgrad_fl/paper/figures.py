@@ -94,6 +94,15 @@ def curves(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: 
     return save(figure, out / f"{name}.png")
 
 
+def dots_and_curves(
+    name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path
+) -> list[Path]:
+    """The table as dots, and how its rows got there."""
+    return dots(name, cells, results, runs, out) + curves(
+        f"{name}-curves", cells, results, runs, out
+    )
+
+
 def paired_curves(
     name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path
 ) -> list[Path]:

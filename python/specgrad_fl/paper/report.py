@@ -168,7 +168,7 @@ def _section(
         if experiment.draw
         else []
     )
-    blocks += [Picture(path, f"{experiment.title}: ours and the paper's") for path in drawn]
+    blocks += [Picture(path, experiment.title) for path in drawn]
     if judged:
         rows = tuple((text, column, v.word, v.because) for text, column, v in judged)
         blocks.append(Table(("claim", "where", "verdict", "closest difference"), rows))

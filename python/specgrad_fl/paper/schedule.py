@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,7 @@ class Progress:
         self._done_runs = 0
         self._left = sum(job.config.rounds - len(RunDirectory(job.path).records()) for job in jobs)
         self._played = 0
+        self._lock = threading.Lock()
         self._begun = time.perf_counter()
 
     @property
@@ -70,6 +72,10 @@ class Progress:
         return elapsed / max(self._played, 1) * self._left
 
     def __call__(self, job: Job, record: Record) -> None:
+        with self._lock:
+            self._count(job, record)
+
+    def _count(self, job: Job, record: Record) -> None:
         self._played += 1
         self._left -= 1
         ended = record["round"] == job.config.rounds
