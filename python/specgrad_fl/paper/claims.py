@@ -2,9 +2,11 @@
 
 The rule. A claim is a list of contrasts: weighted sums of a table's rows that should be positive,
 or should lie within a margin. Each contrast is averaged over the n seeds that all its rows have.
-It is decided when it is farther from the border than ``2 s sqrt(sum of squared weights / n)``,
-where s is the standard deviation over seeds, pooled over all cells of the report with two seeds
-or more. A claim is supported when all its contrasts are decided in its favour, contradicted when
+It is decided when it is farther from the border than ``2 s sqrt(sum of squared weights / n)``.
+Runs of one seed share partition, initial weights and the draw of clients, and what they share
+cancels in a contrast; so s is the standard deviation over seeds that is left when every cell's
+mean and every seed's common effect are taken out, pooled over all cells with two seeds or more.
+A claim is supported when all its contrasts are decided in its favour, contradicted when
 at least one is decided against it, and out of reach otherwise.
 """
 
@@ -12,8 +14,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from specgrad_fl.paper.numbers import Place
 
@@ -22,9 +26,10 @@ RULE = (
     "Rule of the verdicts: a claim is a list of differences between cells that should be positive "
     "(or stay within a margin). Each is averaged over the n seeds that its cells share, and "
     "counts as decided when it is farther from the border than 2 s sqrt(sum of squared weights / "
-    "n), with s the standard deviation over seeds, pooled over all cells with at least two seeds. "
-    "All decided in favour: *supports*. One decided against: *contradicts*. Otherwise: *cannot "
-    "reach*."
+    "n). Runs of one seed share partition, initial weights and the draw of clients, which cancels "
+    "in a difference; s is the standard deviation over seeds without that common part, pooled "
+    "over all cells with at least two seeds. All decided in favour: *supports*. One decided "
+    "against: *contradicts*. Otherwise: *cannot reach*."
 )
 
 Values = Mapping[Place, Mapping[int, float]]
@@ -84,18 +89,33 @@ class Verdict:
     slack: float = -math.inf
 
 
-def noise(spreads: Iterable[Iterable[float]]) -> float | None:
-    """Pooled standard deviation of groups of values; ``None`` if no group has two.
+def noise(blocks: Iterable[Sequence[Mapping[int, float]]]) -> float | None:
+    """The spread over seeds that cells do not share; ``None`` where nothing can tell it.
 
-    >>> noise([[1.0, 3.0], [5.0]])
-    1.4142135623730951
+    A block is a list of cells whose seeds have common effects. Its values are fitted by a mean
+    for each cell plus an effect for each seed; what is left is noise.
+
+    >>> noise([[{0: 1.0, 1: 3.0}, {0: 5.0, 1: 7.0}]])      # both cells rise by 2: no noise
+    0.0
+    >>> noise([[{0: 1.0, 1: 3.0}]]) is None                # one cell: effect or noise?
+    True
     """
-    groups = [list(group) for group in spreads]
-    groups = [group for group in groups if len(group) > 1]
-    freedom = sum(len(group) - 1 for group in groups)
-    if not freedom:
-        return None
-    return math.sqrt(sum(statistics.variance(g) * (len(g) - 1) for g in groups) / freedom)
+    left, freedom = 0.0, 0
+    for block in blocks:
+        cells = [cell for cell in block if len(cell) > 1]
+        entries = [(n, seed, v) for n, cell in enumerate(cells) for seed, v in cell.items()]
+        seeds = sorted({seed for _, seed, _ in entries})
+        design = np.zeros((len(entries), len(cells) + len(seeds)))
+        for line, (number, seed, _) in enumerate(entries):
+            design[line, number] = design[line, len(cells) + seeds.index(seed)] = 1
+        values = np.array([value for _, _, value in entries])
+        if not len(values):
+            continue
+        fit, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+        left += float(np.square(values - design @ fit).sum())
+        freedom += len(values) - int(rank)
+    # rounding of the fit is no noise
+    return round(math.sqrt(left / freedom), 9) if freedom else None
 
 
 def judge(claim: Claim, column: str, values: Values, spread: float | None) -> Verdict:
@@ -121,7 +141,7 @@ def _decide(contrast: Contrast, column: str, values: Values, spread: float | Non
     )
     said = f"{contrast} = {value:+.2f}"
     if spread is None:
-        return Verdict(OUT_OF_REACH, f"{said}, and no cell has two seeds to tell the noise")
+        return Verdict(OUT_OF_REACH, f"{said}, and too few seeds to tell the noise")
     limit = 2 * spread * math.sqrt(sum(w * w for w, _ in contrast.terms) / len(seeds))
     said += f", noise {limit:.2f}, n = {len(seeds)}"
     # the distance to the border on the claim's side of it

@@ -98,7 +98,7 @@ th, td { padding: .25rem .7rem; border-bottom: 1px solid #8884; text-align: righ
 th { border-bottom: 2px solid #8888; vertical-align: bottom; }
 th.group { text-align: center; }
 td:first-child, th:first-child, .words { text-align: left; }
-td.supports, td.contradicts, td.cannot { white-space: nowrap; }
+td.short { white-space: nowrap; }
 td.supports { color: #1a7f37; font-weight: 600; }
 td.contradicts { color: #c62828; font-weight: 600; }
 td.cannot { color: #8a6d00; font-weight: 600; }
@@ -166,6 +166,7 @@ def _html_table(table: Table) -> str:
     return f'<div class="wide"><table>{"".join(lines)}</table></div>'
 
 
+SHORT = 24
 VERDICTS = ("supports", "contradicts", "cannot reach")
 
 
@@ -181,8 +182,9 @@ def _html_cell(text: str) -> str:
     """Words to the left, numbers to the right, verdicts in colour.
 
     >>> _html_cell("supports"), _html_cell("+1.50")
-    ('<td class="words supports">supports</td>', '<td>+1.50</td>')
+    ('<td class="words short supports">supports</td>', '<td>+1.50</td>')
     """
     verdict = text.split(" ")[0] if text in VERDICTS else ""
-    names = " ".join(filter(None, ("words" if _is_words(text) else "", verdict)))
+    short = "short" if len(text) <= SHORT else ""
+    names = " ".join(filter(None, (f"words {short}".strip() if _is_words(text) else "", verdict)))
     return f"<td{_class(names)}>{_inline(text)}</td>"

@@ -21,6 +21,14 @@ from specgrad_fl.paper.presets import Preset
 from specgrad_fl.runs import RunDirectory
 
 GROUPS_IN_A_TABLE = 2
+# settings in which runs on the same clients may differ
+SAME_CLIENTS: dict[str, Any] = {
+    name: getattr(Config(), name)
+    for name in (
+        "method", "options", "lr", "lr_decay", "epochs", "filter", "ratio", "filter_ratios",
+        "filter_select", "filter_order", "filter_backend",
+    )
+}  # fmt: skip
 # claim, column, verdict
 Judged = tuple[str, str, claims.Verdict]
 
@@ -51,21 +59,20 @@ def collect(experiment: Experiment, cells: Sequence[Cell], subject: Subject) -> 
 
 def pooled_noise(parts: Sequence[Part]) -> float | None:
     """The spread over seeds of all accuracies, each run counted once."""
-    groups = {
-        cell.config.digest: part.results[cell.place].values
-        for part in parts
-        if part.experiment.accuracy
-        for cell in part.cells
-        if cell.config is not None
-    }
-    return claims.noise(values.values() for values in groups.values())
+    blocks: dict[str, dict[str, dict[int, float]]] = {}
+    for part in parts:
+        for cell in part.cells:
+            if part.experiment.accuracy and cell.config is not None:
+                # runs on the same clients share what a seed decides
+                federation = cell.config.replace(**SAME_CLIENTS).digest
+                values = part.results[cell.place].values
+                blocks.setdefault(federation, {})[cell.config.digest] = values
+    return claims.noise(list(block.values()) for block in blocks.values())
 
 
 def _column_noise(part: Part, column: str) -> float | None:
     """The spread within a column whose values are no accuracies."""
-    return claims.noise(
-        f.values.values() for place, f in part.results.items() if place[1] == column
-    )
+    return claims.noise([[f.values for place, f in part.results.items() if place[1] == column]])
 
 
 def verdicts(part: Part, spread: float | None) -> list[Judged]:
@@ -138,7 +145,7 @@ def _summary(
         for part in parts
         for text, column, verdict in judged[part.experiment.name]
     ]
-    known = "not known: no cell has two seeds" if spread is None else f"{spread:.2f} points"
+    known = "not known, with too few seeds" if spread is None else f"{spread:.2f} points"
     blocks: list[Block] = [
         Heading(2, "The paper's claims"),
         Paragraph(f"{claims.RULE} Here s is {known}."),
