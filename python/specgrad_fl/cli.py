@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_ratios, read_toml
 from specgrad_fl.diagnosis import arguments as diagnosis
 from specgrad_fl.errors import ConfigError, RunError, suggest
-from specgrad_fl.paper import command as reproduce
-from specgrad_fl.tuning import command as tuning
+from specgrad_fl.paper import arguments as reproduction
+from specgrad_fl.tuning import arguments as tuning
 
 if TYPE_CHECKING:
     from specgrad_fl.runs import RunDirectory
@@ -93,9 +93,8 @@ def _parser() -> Parser:
     tuning.add_arguments(tune)
     _add_settings(tune, without=("lr", "filter", "seed"))
 
-    reproduce.add_arguments(
-        command("reproduce", "the paper's tables and figures", reproduce.DESCRIPTION)
-    )
+    reproduce = command("reproduce", "the paper's tables and figures", reproduction.DESCRIPTION)
+    reproduction.add_arguments(reproduce)
 
     diagnose = command(
         "diagnose", "where in the spectrum clients disagree, and which layers to filter",
@@ -232,6 +231,18 @@ def _compare(arguments: argparse.Namespace) -> None:
     print(f"picture: {picture}")
 
 
+def _tune(arguments: argparse.Namespace) -> None:
+    from specgrad_fl.tuning import command
+
+    command.run(arguments, _settings(arguments))
+
+
+def _reproduce(arguments: argparse.Namespace) -> None:
+    from specgrad_fl.paper import command
+
+    command.run(arguments)
+
+
 def _diagnose(arguments: argparse.Namespace) -> None:
     from specgrad_fl.diagnosis import command
 
@@ -321,8 +332,8 @@ COMMANDS = {
     "train": _train,
     "resume": _resume,
     "compare": _compare,
-    "tune": lambda arguments: tuning.run(arguments, _settings(arguments)),
-    "reproduce": reproduce.run,
+    "tune": _tune,
+    "reproduce": _reproduce,
     "diagnose": _diagnose,
     "plot": _plot,
     "list": _list,

@@ -36,11 +36,6 @@ def _tables() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def columns(experiment: str) -> list[str]:
-    """The columns of a table, empty where the paper has no number."""
-    return list(_tables().get(experiment, {}).get("columns", ()))
-
-
 def paper_numbers(experiment: str) -> dict[Place, Number]:
     """The numbers of a table by row and column.
 

@@ -9,39 +9,20 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from specgrad_fl import atomic, fleet
 from specgrad_fl.config import Config, to_toml
 from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.fleet import Job
+from specgrad_fl.methods import resolve_options
+from specgrad_fl.paper.command import parse_seeds
+from specgrad_fl.paper.model import MEASURES
+from specgrad_fl.paper.schedule import Progress, missing
+from specgrad_fl.runs import RunDirectory
 from specgrad_fl.tuning import grids
+from specgrad_fl.tuning.picture import heat_map
 from specgrad_fl.tuning.search import Axis, Found, Point, search
-
-if TYPE_CHECKING:
-    from specgrad_fl.fleet import Job
-
-DESCRIPTION = """Search a method's learning rate and own parameters without the filter, as the
-paper does: a grid, widened until the best setting has no better neighbour. The result is a
-configuration file for `train`, `compare` and `reproduce --tuned`, with or without the filter.
-
-Only what is missing is run. Interrupted? The same command goes on where it stopped.
-
-example:
-  specgrad-fl tune --method fedprox --dataset cifar10 --rounds 50 --jobs 2 --out tuned/fedprox"""
-MEASURES = {"last10": "mean_last_10", "final": "final_accuracy", "best": "best_accuracy"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags besides the settings."""
-    parser.add_argument("--out", type=Path, help="folder of the result [tuned/METHOD]")
-    parser.add_argument("--runs", type=Path, help="folder of the runs [OUT/runs]")
-    parser.add_argument(
-        "--grid", action="append", default=[], metavar="NAME=V,V",
-        help="values of lr or of an option of the method, in place of the usual ones",
-    )  # fmt: skip
-    parser.add_argument("--seeds", default="0", help="seeds whose mean counts, such as 0,1 [0]")
-    parser.add_argument("--limit", type=int, default=6, help="values added on each side [6]")
-    parser.add_argument("--measure", default="last10", help="last10, final or best [last10]")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side [1]")
 
 
 @dataclass(frozen=True)
@@ -68,10 +49,6 @@ class Trials:
 
     def scores(self, points: Sequence[Point]) -> list[float]:
         """Mean accuracy over seeds of each point; -inf where a run diverges."""
-        from specgrad_fl import fleet
-        from specgrad_fl.fleet import Job
-        from specgrad_fl.paper.schedule import Progress, missing
-
         jobs = [
             Job.of(self.config(point).replace(seed=seed), self.folder)
             for point in points
@@ -91,19 +68,14 @@ class Trials:
         return [self._mean(group, failed) for group in groups]
 
     def _mean(self, jobs: Sequence[Job], failed: set[Path]) -> float:
-        from specgrad_fl.runs import RunDirectory
-
         if any(job.path in failed for job in jobs):
             return -math.inf
-        key = MEASURES[self.measure]
+        key, _ = MEASURES[self.measure]
         return statistics.fmean(RunDirectory(job.path).summary()[key] for job in jobs)
 
 
 def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     """The command."""
-    from specgrad_fl.methods import resolve_options
-    from specgrad_fl.paper.command import parse_seeds
-
     if settings.get("filter", "none") != "none":
         raise ConfigError(
             f"filter is {settings['filter']!r}, and tune works without one: what it finds is "
@@ -136,9 +108,6 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
 
 def write(found: Found, trials: Trials, out: Path) -> str:
     """``best.toml``, ``grid.json`` and ``grid.png``; a summary in words."""
-    from specgrad_fl import atomic
-    from specgrad_fl.tuning.picture import heat_map
-
     out.mkdir(parents=True, exist_ok=True)
     best = trials.config(found.best)
     score = found.scores[found.best]
