@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_words,
         default=_words(TRIED),
         metavar="A,B",
-        help="filters to try on the gradients, or `none`",
+        help=f"filters to try on the gradients, or `none` [{TRIED}]",
     )
     parser.add_argument(
         "--orders",
@@ -111,8 +111,14 @@ def _words(text: str) -> list[str]:
 
 
 def _ints(text: str) -> list[int]:
-    return [int(part) for part in _words(text)]
+    try:
+        return [int(part) for part in _words(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 0,10,20") from None
 
 
 def _floats(text: str) -> list[float]:
-    return [float(part) for part in _words(text)]
+    try:
+        return [float(part) for part in _words(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 500,300") from None

@@ -118,7 +118,8 @@ def theory(
 ) -> dict[str, Any]:
     """Budgets, and the bounds as functions of ``L``; all of it diagnostic.
 
-    samples: of a client, for the number of local steps; smoothness: a value for ``L``
+    samples: of a client, for the number of local steps; smoothness: a value for ``L``. The gap
+    ``F(w_0) - F*`` is the loss at the first measured round: cross-entropy is never below 0.
     """
     budget = diagnostics.budget([each.snapshot for each in checkpoints])
     report: dict[str, Any] = {
