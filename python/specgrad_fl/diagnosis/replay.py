@@ -83,6 +83,14 @@ class _Store:
         atomic.write_text(self._path(measured.round), json.dumps(fields) + "\n")
 
 
+def stored(config: Config, out: Path, request: Request) -> list[Checkpoint]:
+    """The rounds that :func:`along` has measured so far, in their order."""
+    store = _Store(out, request.key(config))
+    numbers = sorted(int(path.stem.removeprefix("round-")) for path in out.glob("round-*.json"))
+    measured = [store.get(number) for number in numbers]
+    return [each for each in measured if each is not None]
+
+
 def stored_rounds(run: RunDirectory) -> int:
     """Rounds that the stored state of a run has seen."""
     if not run.last_path.is_file():

@@ -6,13 +6,9 @@ found is stored beside the runs.
 
 from __future__ import annotations
 
-import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from specgrad_fl import atomic
 from specgrad_fl.diagnosis import replay
 from specgrad_fl.diagnosis.collect import Changes, Checkpoint
 from specgrad_fl.diagnosis.report import mean_similarity
@@ -22,8 +18,7 @@ from specgrad_fl.paper.claims import Claim, above
 from specgrad_fl.paper.model import Cell, Context, Experiment, Measured, Results
 from specgrad_fl.paper.presets import Preset
 from specgrad_fl.runs import run_name
-
-Found = dict[str, Any]
+from specgrad_kernels import diagnostics
 
 TRIED: dict[str, Changes] = {
     "fft, order 0123": {"method": "fft"},
@@ -44,38 +39,37 @@ def _place(cell: Cell, folder: Path) -> Path:
 
 
 def measure(cells: Sequence[Cell], context: Context) -> None:
-    """Diagnose every cell that has not been diagnosed at these rounds."""
+    """Diagnose every cell at the preset's rounds; those that are stored are not measured again."""
     for cell in cells:
-        if cell.config is None or read(cell, context.folder) is not None:
+        if cell.config is None:
+            continue
+        known = {checkpoint.round for checkpoint in found(cell, context.folder)}
+        if known >= set(context.preset.diagnosed):
             continue
         out = _place(cell, context.folder)
         out.mkdir(parents=True, exist_ok=True)
         config = cell.config.replace(data_root=context.data_root)
         if context.workers:
             config = config.replace(workers=context.workers)
-        rounds = context.preset.diagnosed
-        found = replay.along(config, rounds, out, REQUEST, say=context.say)
-        atomic.write_text(out / "found.json", json.dumps(_as_data(found)) + "\n")
+        replay.along(config, context.preset.diagnosed, out, REQUEST, say=context.say)
 
 
-def _as_data(found: Sequence[Checkpoint]) -> list[Found]:
-    return [
-        {
-            "round": each.round,
-            "bands": each.snapshot.bands().tolist(),
-            "left": {label: each.snapshot.left(label) for label in TRIED},
-            "parseval_error": each.snapshot.parseval_error,
-            "cosine": each.cosine,
-            "similarity": mean_similarity(each),
-        }
-        for each in found
-    ]
+def found(cell: Cell, folder: Path) -> list[Checkpoint]:
+    """What was measured so far, round by round."""
+    if cell.config is None:
+        return []
+    return replay.stored(cell.config, _place(cell, folder), REQUEST)
 
 
-def read(cell: Cell, folder: Path) -> list[Found] | None:
-    """What was found, round by round."""
-    path = _place(cell, folder) / "found.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+def _absent(cells: Sequence[Cell], folder: Path) -> dict[str, tuple[str, ...]]:
+    """For each cell the rounds at which others were measured and it was not."""
+    rounds = {cell.row: {each.round for each in found(cell, folder)} for cell in cells}
+    whole = sorted(set().union(*rounds.values()))
+    reasons: dict[str, tuple[str, ...]] = {}
+    for row, known in rounds.items():
+        left = [str(number) for number in whole if number not in known]
+        reasons[row] = (f"not diagnosed at rounds {', '.join(left)}",) if left else ()
+    return reasons if whole else dict.fromkeys(rounds, ("not diagnosed",))
 
 
 def _bias_cells(preset: Preset) -> list[Cell]:
@@ -85,8 +79,8 @@ def _bias_cells(preset: Preset) -> list[Cell]:
     ]
 
 
-def _mean_bands(found: Sequence[Found]) -> list[float]:
-    return [statistics.fmean(band) for band in zip(*(f["bands"] for f in found), strict=True)]
+def _mean_bands(checkpoints: Sequence[Checkpoint]) -> list[float]:
+    return diagnostics.mean_bands([each.snapshot for each in checkpoints]).tolist()
 
 
 PER_ROUND = "by round"
@@ -96,47 +90,46 @@ EVEN = "an even spread over ten bands"
 def bias_reading(cells: Sequence[Cell], folder: Path, measure: str) -> Results:
     """The paper's quantities, shares round by round, and what filters leave."""
     results: Results = {}
-    energies: dict[str, list[float]] = {}
-    missing = Measured(missing=("not diagnosed",))
-    for cell in cells:
-        found = read(cell, folder)
-        alpha = cell.row
-        energies[alpha] = bands = _mean_bands(found) if found else []
-        whole = sum(bands)
+    absent = _absent(cells, folder)
+    known = {cell.row: found(cell, folder) for cell in cells}
+    for row, checkpoints in known.items():
+        bands = _mean_bands(checkpoints) if checkpoints else []
         for label, count in (("first band", 1), ("first two bands", 2)):
-            share = Measured({0: 100 * sum(bands[:count]) / whole}) if found else missing
-            results[f"{label}, % of disagreement", alpha] = share
-    high, low = energies.get("alpha 0.1"), energies.get("alpha 100")
-    for label, value in _growth(high, low).items() if high and low else ():
-        results[label, "0.1 / 100"] = Measured({0: value})
-    for cell in cells:
-        results |= _by_round(cell, read(cell, folder))
+            share = {0: 100 * sum(bands[:count]) / sum(bands)} if checkpoints else {}
+            results[f"{label}, % of disagreement", row] = Measured(share, absent[row])
+    results |= _growth(known.get("alpha 0.1", []), known.get("alpha 100", []))
+    rounds = sorted({each.round for checkpoints in known.values() for each in checkpoints})
+    results[EVEN, PER_ROUND] = Measured(dict.fromkeys(rounds, 10.0))
+    for row, checkpoints in known.items():
+        results |= _by_round(row, checkpoints, absent[row])
     return results
 
 
-def _growth(high: list[float], low: list[float]) -> dict[str, float]:
-    """How the energy of bands grows with heterogeneity."""
-    return {
+def _growth(skewed: Sequence[Checkpoint], alike: Sequence[Checkpoint]) -> Results:
+    """How the energy of bands grows with heterogeneity, over the rounds that both have."""
+    shared = {each.round for each in skewed} & {each.round for each in alike}
+    if not shared:
+        return {}
+    high = _mean_bands([each for each in skewed if each.round in shared])
+    low = _mean_bands([each for each in alike if each.round in shared])
+    values = {
         "energy of all bands": sum(high) / sum(low),
         "energy of the first band": high[0] / low[0],
         "energy of the last five bands": sum(high[5:]) / sum(low[5:]),
         "first band, % of the increase": 100 * (high[0] - low[0]) / (sum(high) - sum(low)),
     }
+    return {(label, "0.1 / 100"): Measured({0: value}) for label, value in values.items()}
 
 
-def _by_round(cell: Cell, found: Sequence[Found] | None) -> Results:
+def _by_round(row: str, checkpoints: Sequence[Checkpoint], absent: tuple[str, ...]) -> Results:
     """Shares in percent of the disagreement, one value for each diagnosed round."""
-    if not found:
-        return {(f"{cell.row}: first band", PER_ROUND): Measured(missing=("not diagnosed",))}
-    results = {
-        (EVEN, PER_ROUND): Measured({f["round"]: 10.0 for f in found}),
-        (f"{cell.row}: first band", PER_ROUND): Measured(
-            {f["round"]: 100 * f["bands"][0] / sum(f["bands"]) for f in found}
-        ),
-    }
-    for label in TRIED:
-        left = {f["round"]: 100 * f["left"][label] for f in found if f["left"][label] is not None}
-        results[f"{cell.row}: left by {label}", PER_ROUND] = Measured(left)
+    bands = {each.round: each.snapshot.bands() for each in checkpoints}
+    shares = {number: 100 * float(band[0] / band.sum()) for number, band in bands.items()}
+    results = {(f"{row}: first band", PER_ROUND): Measured(shares, absent)}
+    for label in TRIED if checkpoints else ():
+        left = {each.round: each.snapshot.left(label) for each in checkpoints}
+        values = {number: 100 * share for number, share in left.items() if share is not None}
+        results[f"{row}: left by {label}", PER_ROUND] = Measured(values)
     return results
 
 
@@ -173,7 +166,7 @@ SPECTRAL_BIAS = Experiment(
     ),
     draw=lambda name, cells, results, runs, out: figures.bands(
         out / f"{name}.png",
-        {cell.row: _mean_bands(found) for cell in cells if (found := read(cell, runs))},
+        {cell.row: _mean_bands(known) for cell in cells if (known := found(cell, runs))},
     ),
     reading=bias_reading,
     measure=measure,
@@ -197,15 +190,17 @@ def _cka_cells(preset: Preset) -> list[Cell]:
 def cka_reading(cells: Sequence[Cell], folder: Path, measure: str) -> Results:
     """Mean similarity between local models, one column for each stage."""
     results: Results = {}
+    absent = _absent(cells, folder)
+    stages: dict[str, None] = {}
+    values: dict[str, dict[int, dict[str, float | None]]] = {}
     for cell in cells:
-        found = read(cell, folder)
-        if found is None:
-            results[cell.row, "penultimate"] = Measured(missing=("not diagnosed",))
-            continue
-        for stage in found[0]["similarity"]:
-            values = {f["round"]: f["similarity"][stage] for f in found}
-            known = {number: value for number, value in values.items() if value is not None}
-            results[cell.row, stage] = Measured(known)
+        values[cell.row] = {each.round: mean_similarity(each) for each in found(cell, folder)}
+        for similar in values[cell.row].values():
+            stages |= dict.fromkeys(similar)
+    for row, rounds in values.items():
+        for stage in stages or ("penultimate",):
+            known = {n: v for n, similar in rounds.items() if (v := similar.get(stage)) is not None}
+            results[row, stage] = Measured(known, absent[row])
     return results
 
 

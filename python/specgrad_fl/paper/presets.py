@@ -161,7 +161,7 @@ def cpu() -> Preset:
             "epochs": (1, 5),
             "participation": (0.05, 0.1),
         },
-        timed_rounds=6,
+        timed_rounds=4,
         reductions=(
             "40 communication rounds instead of 300.",
             "ResNet-8 (one block in each of the three stages, 78 thousand parameters) instead of "

@@ -239,14 +239,15 @@ def _missing(part: Part) -> list[str]:
     """What has no result, by column and reason, every cell by its name."""
     columns = list(dict.fromkeys(place[1] for place in part.results))
     whole = [column for column in columns if _left_out(part, column)]
-    lines = [f"{LEFT_OUT}: {'; '.join(whole)}"] if whole else []
-    cells: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for (row, column), found in part.results.items():
-        if found.missing and not _left_out(part, column):
-            cells.setdefault((column, "; ".join(found.missing)), []).append(row)
-    return lines + [
-        f"{column}, {reason}: {', '.join(rows)}" for (column, reason), rows in cells.items()
-    ]
+        if found.missing and column not in whole:
+            reasons.setdefault((column, "; ".join(found.missing)), []).append(row)
+    same: dict[tuple[str, str], list[str]] = {}
+    for (column, reason), rows in reasons.items():
+        same.setdefault((reason, ", ".join(rows)), []).append(column)
+    lines = [f"{LEFT_OUT}: {'; '.join(whole)}"] if whole else []
+    return lines + [f"{'; '.join(c)}, {reason}: {rows}" for (reason, rows), c in same.items()]
 
 
 def _environment(parts: Sequence[Part], subject: Subject) -> list[Block]:

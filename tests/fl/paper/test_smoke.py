@@ -9,6 +9,7 @@ import pytest
 import torch
 from specgrad_fl import data
 from specgrad_fl.engine import Engine
+from specgrad_fl.paper import drift
 from specgrad_fl.paper.ablations import INNERMOST, OUTERMOST
 from specgrad_fl.paper.model import LEFT_OUT
 from specgrad_fl.paper.registry import EXPERIMENTS
@@ -202,13 +203,11 @@ def test_a_layered_signal_is_removed_where_the_output_channel_is_outermost(outer
 
 
 def test_parseval_holds_in_the_diagnosis(play):
-    from specgrad_fl.paper.drift import read
-
     played = play("spectral-bias")
     for cell in played.cells:
-        found = read(cell, played.runs)
-        assert all(each["parseval_error"] < 1e-6 for each in found)
-        assert [each["round"] for each in found] == [0, 1]
+        checkpoints = drift.found(cell, played.runs)
+        assert all(each.snapshot.parseval_error < 1e-6 for each in checkpoints)
+        assert [each.round for each in checkpoints] == [0, 1]
 
 
 def test_similarities_lie_below_one(play):
