@@ -257,9 +257,8 @@ TIME = Experiment(
         "Rounds to target: until the accuracy of FedAvg's last ten rounds, rounded down to a "
         "percent; total: their product. Memory: the peak during one round in a process of its "
         "own, with the data set. The torch.fft loop computes the same filter as the op, so it "
-        "takes the op's rounds. Columns of "
-        "seconds have one value for each timed round; CPU seconds leave out what other processes "
-        "take, and mean nothing on a GPU."
+        "takes the op's rounds. Columns of seconds have one value for each timed round; CPU "
+        "seconds leave out what other processes take, and mean nothing on a GPU."
     ),
 )
 
