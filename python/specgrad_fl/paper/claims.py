@@ -2,7 +2,8 @@
 
 The rule. A claim is a list of contrasts: weighted sums of a table's rows that should be positive,
 or should lie within a margin. Each contrast is averaged over the n seeds that all its rows have.
-It is decided when it is farther from the border than ``2 s sqrt(sum of squared weights / n)``.
+It is decided when it is farther from the border than ``t s sqrt(sum of squared weights / n)``,
+with t the 97.5 % point of Student's distribution for as many degrees of freedom as s has.
 Runs of one seed share partition, initial weights and the draw of clients, and what they share
 cancels in a contrast; so s is the standard deviation over seeds that is left when every cell's
 mean and every seed's common effect are taken out, pooled over all cells with two seeds or more.
@@ -25,10 +26,11 @@ SUPPORTS, CONTRADICTS, OUT_OF_REACH = "supports", "contradicts", "cannot reach"
 RULE = (
     "Rule of the verdicts: a claim is a list of differences between cells that should be positive "
     "(or stay within a margin). Each is averaged over the n seeds that its cells share, and "
-    "counts as decided when it is farther from the border than 2 s sqrt(sum of squared weights / "
+    "counts as decided when it is farther from the border than t s sqrt(sum of squared weights / "
     "n). Runs of one seed share partition, initial weights and the draw of clients, which cancels "
     "in a difference; s is the standard deviation over seeds without that common part, pooled "
-    "over all cells with at least two seeds. All decided in favour: *supports*. One decided "
+    "over all cells with at least two seeds, and t the 97.5 % point of Student's distribution for "
+    "its degrees of freedom. All decided in favour: *supports*. One decided "
     "against: *contradicts*. Otherwise: *cannot reach*."
 )
 
@@ -89,14 +91,42 @@ class Verdict:
     slack: float = -math.inf
 
 
-def noise(blocks: Iterable[Sequence[Mapping[int, float]]]) -> float | None:
+# 97.5 % points of Student's distribution, by degrees of freedom from 1
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A standard deviation, and on how many degrees of freedom it rests."""
+
+    deviation: float
+    freedom: int
+
+    @property
+    def t(self) -> float:
+        """How many deviations decide: many where few values tell the noise.
+
+        >>> Noise(1.0, 1).t, round(Noise(1.0, 30).t, 2)
+        (12.71, 2.04)
+        """
+        if self.freedom <= len(STUDENT):
+            return STUDENT[self.freedom - 1]
+        # the first terms of its expansion around the normal distribution
+        return 1.96 + 2.372 / self.freedom + 2.823 / self.freedom**2
+
+    def limit(self, weights: Iterable[float], seeds: int) -> float:
+        """What a contrast with these weights must exceed."""
+        return self.t * self.deviation * math.sqrt(sum(w * w for w in weights) / seeds)
+
+
+def noise(blocks: Iterable[Sequence[Mapping[int, float]]]) -> Noise | None:
     """The spread over seeds that cells do not share; ``None`` where nothing can tell it.
 
     A block is a list of cells whose seeds have common effects. Its values are fitted by a mean
     for each cell plus an effect for each seed; what is left is noise.
 
     >>> noise([[{0: 1.0, 1: 3.0}, {0: 5.0, 1: 7.0}]])      # both cells rise by 2: no noise
-    0.0
+    Noise(deviation=0.0, freedom=1)
     >>> noise([[{0: 1.0, 1: 3.0}]]) is None                # one cell: effect or noise?
     True
     """
@@ -115,10 +145,10 @@ def noise(blocks: Iterable[Sequence[Mapping[int, float]]]) -> float | None:
         left += float(np.square(values - design @ fit).sum())
         freedom += len(values) - int(rank)
     # rounding of the fit is no noise
-    return round(math.sqrt(left / freedom), 9) if freedom else None
+    return Noise(round(math.sqrt(left / freedom), 9), freedom) if freedom else None
 
 
-def judge(claim: Claim, column: str, values: Values, spread: float | None) -> Verdict:
+def judge(claim: Claim, column: str, values: Values, spread: Noise | None) -> Verdict:
     """The verdict on a claim in one column."""
     decided = [_decide(contrast, column, values, spread) for contrast in claim.contrasts]
     for word in (CONTRADICTS, OUT_OF_REACH, SUPPORTS):
@@ -128,7 +158,7 @@ def judge(claim: Claim, column: str, values: Values, spread: float | None) -> Ve
     raise AssertionError("a claim has at least one contrast")
 
 
-def _decide(contrast: Contrast, column: str, values: Values, spread: float | None) -> Verdict:
+def _decide(contrast: Contrast, column: str, values: Values, spread: Noise | None) -> Verdict:
     rows = [values.get((row, column), {}) for _, row in contrast.terms]
     seeds = sorted(set.intersection(*(set(row) for row in rows)))
     if not seeds:
@@ -142,7 +172,7 @@ def _decide(contrast: Contrast, column: str, values: Values, spread: float | Non
     said = f"{contrast} = {value:+.2f}"
     if spread is None:
         return Verdict(OUT_OF_REACH, f"{said}, and too few seeds to tell the noise")
-    limit = 2 * spread * math.sqrt(sum(w * w for w, _ in contrast.terms) / len(seeds))
+    limit = spread.limit((w for w, _ in contrast.terms), len(seeds))
     said += f", noise {limit:.2f}, n = {len(seeds)}"
     # the distance to the border on the claim's side of it
     inside = value if contrast.margin is None else contrast.margin - abs(value)

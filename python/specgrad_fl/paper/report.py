@@ -57,7 +57,7 @@ def collect(experiment: Experiment, cells: Sequence[Cell], subject: Subject) -> 
     return Part(experiment, cells, experiment.reading(cells, subject.runs, subject.measure))
 
 
-def pooled_noise(parts: Sequence[Part]) -> float | None:
+def pooled_noise(parts: Sequence[Part]) -> claims.Noise | None:
     """The spread over seeds of all accuracies, each run counted once."""
     blocks: dict[str, dict[str, dict[int, float]]] = {}
     for part in parts:
@@ -70,12 +70,12 @@ def pooled_noise(parts: Sequence[Part]) -> float | None:
     return claims.noise(list(block.values()) for block in blocks.values())
 
 
-def _column_noise(part: Part, column: str) -> float | None:
+def _column_noise(part: Part, column: str) -> claims.Noise | None:
     """The spread within a column whose values are no accuracies."""
     return claims.noise([[f.values for place, f in part.results.items() if place[1] == column]])
 
 
-def verdicts(part: Part, spread: float | None) -> list[Judged]:
+def verdicts(part: Part, spread: claims.Noise | None) -> list[Judged]:
     """Claims in the columns that have all their rows, and are not left out as a whole."""
     values = {place: found.values for place, found in part.results.items()}
     columns = [c for c in dict.fromkeys(p[1] for p in part.results) if not _left_out(part, c)]
@@ -138,17 +138,22 @@ def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
 def _summary(
     parts: Sequence[Part],
     judged: dict[str, list[Judged]],
-    spread: float | None,
+    spread: claims.Noise | None,
 ) -> list[Block]:
     rows = [
         (part.experiment.name, text, column, verdict.word)
         for part in parts
         for text, column, verdict in judged[part.experiment.name]
     ]
-    known = "not known, with too few seeds" if spread is None else f"{spread:.2f} points"
+    known = "s is not known, with too few seeds"
+    if spread is not None:
+        known = (
+            f"s is {spread.deviation:.2f} points with {spread.freedom} degrees of freedom, so t is "
+            f"{spread.t:.2f}"
+        )
     blocks: list[Block] = [
         Heading(2, "The paper's claims"),
-        Paragraph(f"{claims.RULE} Here s is {known}."),
+        Paragraph(f"{claims.RULE} Here {known}."),
     ]
     if rows:
         titles = ("experiment", "claim of the paper", "where", "verdict")
