@@ -100,6 +100,10 @@ class RunDirectory:
         atomic.write_text(self.path / "environment.json", _json(environment.report()))
         atomic.write_text(self.config_path, to_toml(config.as_dict()))
 
+    def reconfigure(self, config: Config) -> None:
+        """Change settings that have no effect on the result."""
+        atomic.write_text(self.config_path, to_toml(config.as_dict()))
+
     def config(self) -> Config:
         """The configuration the run was begun with."""
         if not self.exists:

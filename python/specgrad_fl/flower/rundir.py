@@ -1,0 +1,60 @@
+"""The folder ``flower`` of a run directory.
+
+identity      the name under which nodes keep this run's client states
+outcome.json  how the server ended: ``{"error": null}``, or the sentence to show
+home, logs, node-K  of a federation on this machine: settings, what its processes say, nodes' files
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from specgrad_fl import atomic
+from specgrad_fl.errors import RunError
+from specgrad_fl.runs import RunDirectory
+
+
+class FlowerFiles:
+    """Names of files, and the two that server and command share."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.folder = run.path / "flower"
+        self.outcome_path = self.folder / "outcome.json"
+        self.home = self.folder / "home"
+        self.logs = self.folder / "logs"
+
+    def node(self, number: int) -> Path:
+        """The folder of a node on this machine."""
+        return self.folder / f"node-{number}"
+
+    def identity(self) -> str:
+        """The run's own name, drawn when it is first asked for."""
+        path = self.folder / "identity"
+        if not path.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(path, uuid.uuid4().hex)
+        return path.read_text(encoding="utf-8")
+
+    @contextmanager
+    def outcome(self) -> Iterator[None]:
+        """Write how the block ends; a mistake that a user can set right as its sentence."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        error: str | None = "the server failed; its log has the reason"
+        try:
+            yield
+            error = None
+        except RunError as mistake:
+            error = str(mistake)
+            raise
+        finally:
+            atomic.write_text(self.outcome_path, json.dumps({"error": error}))
+
+    def ended(self) -> tuple[bool, str | None]:
+        """Whether the server has ended, and the sentence if it failed."""
+        if not self.outcome_path.is_file():
+            return False, None
+        return True, json.loads(self.outcome_path.read_text(encoding="utf-8"))["error"]
