@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_toml
 from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.flower.commands import add_actions
 
 if TYPE_CHECKING:
     from specgrad_fl.runs import RunDirectory
@@ -96,6 +97,8 @@ def _parser() -> Parser:
     fetch.add_argument("name", help="data set, see `specgrad-fl data list`")
     for parts in (actions.choices["list"], fetch):
         parts.add_argument("--data-root", type=Path, help="folder of the data sets")
+
+    add_actions(command("flower", "the machines of a federation: keys, shards, superlink, node"))
     return parser
 
 
@@ -284,6 +287,14 @@ def fetch_progress() -> Callable[[int, int], None] | None:
     return show
 
 
+def _flower(arguments: argparse.Namespace) -> None:
+    from specgrad_fl.flower import commands
+
+    code = commands.run(arguments)
+    if code:
+        raise RunError(f"it ended with exit code {code}; its log has the reason")
+
+
 COMMANDS = {
     "train": _train,
     "resume": _resume,
@@ -291,6 +302,7 @@ COMMANDS = {
     "plot": _plot,
     "list": _list,
     "data": _data,
+    "flower": _flower,
 }
 
 

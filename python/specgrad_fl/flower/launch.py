@@ -2,26 +2,216 @@
 
 from __future__ import annotations
 
+import importlib.util
+import ipaddress
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specgrad_fl import batches, engine
+from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
-from specgrad_fl.flower import shards
+from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.flower import processes, shards
 from specgrad_fl.flower.rundir import FlowerFiles
 from specgrad_fl.runs import RunDirectory
 
+if TYPE_CHECKING:
+    from specgrad_fl.engine import Watcher
+    from specgrad_fl.flower.control import Control
+    from specgrad_fl.flower.processes import Process
 
-def write_shards(run: RunDirectory, dataset: Dataset, nodes: int) -> list[Path]:
-    """Give each node of this machine a folder with its clients' samples: client k to node k mod N.
+FLOWER = "1.41"
+LOOK_SECONDS, STATUS_SECONDS = 0.2, 3.0
 
-    What an earlier number of nodes left is removed; the states that clients keep are not.
+
+def check_installed() -> None:
+    """Refuse to go on without the Flower that this engine was written for."""
+    if importlib.util.find_spec("flwr") is None:
+        raise ConfigError(
+            "engine 'flower' needs Flower, which is not installed; "
+            "pip install 'specgrad[fl,flower]'"
+        )
+    found = metadata.version("flwr")
+    if not found.startswith(f"{FLOWER}."):
+        raise ConfigError(
+            f"engine 'flower' is written for Flower {FLOWER}, and {found} is installed; "
+            f"pip install 'flwr=={FLOWER}.*'"
+        )
+
+
+def check(config: Config) -> None:
+    """Refuse settings that cannot work, before anything is written."""
+    check_installed()
+    if config.min_clients > config.active:
+        raise ConfigError(
+            f"min_clients is {config.min_clients} and active {config.active}; no round could "
+            "reach it"
+        )
+    if config.tls_ca and not Path(config.tls_ca).is_file():
+        raise ConfigError(f"tls_ca is {config.tls_ca}, which is no file; give the CA's certificate")
+    if config.superlink:
+        host, port = split_address(config.superlink)
+        if config.insecure and not is_loopback(host):
+            raise ConfigError(
+                f"insecure is for the loopback interface, and superlink is {config.superlink}; "
+                "leave --insecure out and give --tls-ca"
+            )
+        if not processes.answers(host, port):
+            raise RunError(
+                f"nothing answers at {config.superlink}; check --superlink, and that "
+                "`specgrad-fl flower superlink` or `flower-superlink` runs there"
+            )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port.
+
+    >>> split_address("127.0.0.1:9092")
+    ('127.0.0.1', 9092)
+    >>> split_address("server")
+    Traceback (most recent call last):
+    specgrad_fl.errors.ConfigError: superlink is 'server'; write HOST:PORT
     """
-    files = FlowerFiles(run)
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"superlink is {address!r}; write HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address never leaves this machine.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("10.0.0.1")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def write_shards(run: RunDirectory, dataset: Dataset, folders: list[Path]) -> None:
+    """Give each node a folder with its clients' samples: client k to node k mod N."""
     config = run.config()
     partition = engine.partition_of(run, config, dataset)
     _, arrays = batches.stored(dataset, config.augment, config.channels_last)
-    folders = [files.node(number) / "data" for number in range(nodes)]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
     for client, held in enumerate(partition.clients):
         x, y = arrays["train_x"][held], arrays["train_y"][held]
-        shards.write(folders[client % nodes], client, x.numpy(), y.numpy())
-    return folders
+        shards.write(folders[client % len(folders)], client, x.numpy(), y.numpy())
+
+
+def play(run: RunDirectory, dataset: Dataset, watch: Watcher) -> RunDirectory:
+    """Play the rounds that are left of a run, on the federation that its configuration names."""
+    config = run.config()
+    files = FlowerFiles(run)
+    files.folder.mkdir(parents=True, exist_ok=True)
+    files.outcome_path.unlink(missing_ok=True)
+    federation = joined(config) if config.superlink else started(run, dataset)
+    with federation as (control, running):
+        number = control.submit(run.path)
+        try:
+            _follow(run, files, control, number, running, watch)
+        except BaseException:
+            _stop(control, number)
+            raise
+    return run
+
+
+def _stop(control: Control, number: int) -> None:
+    """End the server's process, too; a SuperLink that is gone has ended it already."""
+    try:
+        if not control.status(number).finished:
+            control.stop(number)
+    except RunError as error:
+        print(f"specgrad-fl: the run could not be ended: {error}", file=sys.stderr)
+
+
+@contextmanager
+def joined(config: Config) -> Iterator[tuple[Control, list[Process]]]:
+    """A SuperLink that others operate."""
+    from specgrad_fl.flower.control import Control
+
+    control = Control(config.superlink, config.tls_ca, config.insecure)
+    try:
+        yield control, []
+    finally:
+        control.close()
+
+
+@contextmanager
+def started(run: RunDirectory, dataset: Dataset) -> Iterator[tuple[Control, list[Process]]]:
+    """One SuperLink and several SuperNodes on this machine, which end with this block."""
+    from specgrad_fl.flower.security import make_keys
+    from specgrad_fl.flower.superlink import SuperLink
+
+    config, files = run.config(), FlowerFiles(run)
+    names = [f"node-{number}" for number in range(min(config.nodes, config.clients))]
+    write_shards(run, dataset, [files.folder / name / "data" for name in names])
+    keys = None
+    if not config.insecure:
+        shutil.rmtree(files.keys, ignore_errors=True)
+        keys = make_keys(files.keys, [processes.LOOPBACK], names)
+    with ExitStack() as stack:
+        link = SuperLink(
+            processes.LOOPBACK, processes.free_port(), keys, files.home, files.log("superlink")
+        )
+        stack.callback(link.process.stop)
+        running = [link.process]
+        for name in names:
+            command = [sys.executable, "-m", "specgrad_fl.cli", "flower", "node"]
+            command += ["--superlink", link.address, "--port", str(processes.free_port())]
+            command += ["--data", str(files.folder / name / "data")]
+            command += ["--state", str(files.folder / name / "state")]
+            if keys is None:
+                command += ["--insecure"]
+            else:
+                command += ["--tls-ca", str(keys.authority), "--key", str(keys.node(name))]
+            env = processes.environment(files.folder / name / "home")
+            node = processes.Process(name, command, files.log(name), env)
+            stack.callback(node.stop)
+            running.append(node)
+        control = link.control()
+        stack.callback(control.close)
+        yield control, running
+
+
+def _follow(
+    run: RunDirectory,
+    files: FlowerFiles,
+    control: Control,
+    number: int,
+    running: list[Process],
+    watch: Watcher,
+) -> None:
+    """Report rounds as they are recorded, until the server ends."""
+    config = run.config()
+    shown = len(run.records())
+    asked = time.monotonic()
+    while True:
+        ended, error = files.ended()
+        for record in run.records()[shown:]:
+            shown += 1
+            watch(record, config)
+        if ended:
+            if error is not None:
+                raise RunError(error)
+            return
+        if running:
+            running[0].check()
+        if time.monotonic() - asked > STATUS_SECONDS:
+            asked = time.monotonic()
+            status = control.status(number)
+            if status.finished and not files.ended()[0]:
+                raise RunError(
+                    f"the server ended before the run did: {status.details or 'it was killed'}; "
+                    f"continue with `specgrad-fl resume {run.path}`"
+                )
+        time.sleep(LOOK_SECONDS)

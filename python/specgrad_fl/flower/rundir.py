@@ -2,7 +2,7 @@
 
 identity      the name under which nodes keep this run's client states
 outcome.json  how the server ended: ``{"error": null}``, or the sentence to show
-home, logs, node-K  of a federation on this machine: settings, what its processes say, nodes' files
+keys, logs, home, node-K  of a federation on this machine; a node has data, state and home
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class FlowerFiles:
         self.folder = run.path / "flower"
         self.outcome_path = self.folder / "outcome.json"
         self.home = self.folder / "home"
-        self.logs = self.folder / "logs"
+        self.keys = self.folder / "keys"
 
-    def node(self, number: int) -> Path:
-        """The folder of a node on this machine."""
-        return self.folder / f"node-{number}"
+    def log(self, name: str) -> Path:
+        """What a process of a federation on this machine says."""
+        return self.folder / "logs" / f"{name}.txt"
 
     def identity(self) -> str:
         """The run's own name, drawn when it is first asked for."""

@@ -90,8 +90,10 @@ class Federation:
         self.run = RunDirectory(path)
         engine.begin(self.run, config)
         self.files = FlowerFiles(self.run)
-        launch.write_shards(self.run, data.load("digits"), nodes)
-        self.grid = MemoryGrid({100 + k: self.files.node(k) for k in range(nodes)})
+        self.nodes = {100 + k: path / f"node-{k}" for k in range(nodes)}
+        folders = [folder / "data" for folder in self.nodes.values()]
+        launch.write_shards(self.run, data.load("digits"), folders)
+        self.grid = MemoryGrid(dict(self.nodes))
 
     def play(self, watch: Any = engine.silent) -> RunDirectory:
         begin = functools.partial(FlowerExecutor, self.grid, self.files.identity())

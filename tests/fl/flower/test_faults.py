@@ -167,10 +167,9 @@ def test_nothing_is_averaged_when_nobody_answers(federation):
 
 
 def test_an_exception_on_a_node_is_told(federation):
-    made = federation(nodes=6, rounds=1, active=6, method="scaffold")
-    shards.path_of(made.grid.folders[103] / "data", 3).write_bytes(b"damaged after the greeting")
+    made = federation(nodes=6, rounds=1, active=6, min_clients=6)
+    shards.path_of(made.grid.folders[103] / "data", 3).write_bytes(b"damaged")
     with pytest.raises(RunError, match=r"node 103: an error: the data of client 3 cannot be read"):
-        made.run.reconfigure(made.run.config().replace(min_clients=6))
         made.play()
 
 

@@ -45,7 +45,7 @@ def test_a_server_that_dies_finds_the_states_of_its_checkpoint(
     made.grid.pull_messages = real
     made.play()
     assert made.run.last_path.read_bytes() == here.last_path.read_bytes()
-    kept = list(made.files.node(0).glob("state/*/*.safetensors"))
+    kept = list(made.nodes[100].glob("state/*/*.safetensors"))
     assert len(kept) <= 3 * 3
     assert not made.run.clients_path.exists()
 
@@ -54,7 +54,7 @@ def test_a_lost_state_is_told(federation):
     made = federation(nodes=2, method="scaffold", rounds=2, active=6, min_clients=6)
 
     def lose(record, config):
-        (lost,) = made.files.node(0).glob("state/*/000002-000001.safetensors")
+        (lost,) = made.nodes[100].glob("state/*/000002-000001.safetensors")
         lost.unlink()
 
     with pytest.raises(RunError, match=r"client 2 has no state of round 1: \S+ is missing"):
