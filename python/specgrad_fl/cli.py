@@ -98,12 +98,15 @@ def _parser() -> Parser:
     for parts in (actions.choices["list"], fetch):
         parts.add_argument("--data-root", type=Path, help="folder of the data sets")
 
-    add_actions(command("flower", "the machines of a federation: keys, shards, superlink, node"))
+    flower = command("flower", "the machines of a federation: keys, shards, superlink, node")
+    add_actions(flower, _add_settings)
     return parser
 
 
 def _add_settings(
-    parser: Parser, only: frozenset[str] = frozenset(), without: tuple[str, ...] = ()
+    parser: argparse.ArgumentParser,
+    only: frozenset[str] = frozenset(),
+    without: tuple[str, ...] = (),
 ) -> None:
     """Flags for the settings; what is not given stays absent, so that the file can speak."""
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -290,9 +293,7 @@ def fetch_progress() -> Callable[[int, int], None] | None:
 def _flower(arguments: argparse.Namespace) -> None:
     from specgrad_fl.flower import commands
 
-    code = commands.run(arguments)
-    if code:
-        raise RunError(f"it ended with exit code {code}; its log has the reason")
+    commands.run(arguments, lambda: _settings(arguments))
 
 
 COMMANDS = {

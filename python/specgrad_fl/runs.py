@@ -95,6 +95,17 @@ class RunDirectory:
                 ) from error
             yield
 
+    def is_locked(self) -> bool:
+        """Whether a process is working on the run."""
+        try:
+            with open(self.path / "lock", "rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
     def create(self, config: Config) -> None:
         """Begin a run."""
         atomic.write_text(self.path / "environment.json", _json(environment.report()))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, RunError
 
 
-def add_actions(parser: argparse.ArgumentParser) -> None:
-    """The actions of the command."""
+def add_actions(
+    parser: argparse.ArgumentParser, add_settings: Callable[[argparse.ArgumentParser], None]
+) -> None:
+    """The actions of the command; ``add_settings`` adds the flags of an experiment."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     keys = actions.add_parser("keys", help="certificates and node keys, once for a federation")
@@ -20,11 +24,13 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     )
     keys.add_argument("--nodes", type=int, default=3, help="how many node keys [3]")
 
-    shards = actions.add_parser("shards", help="each client's samples of a run, one file for each")
-    shards.add_argument("run", type=Path, help="run directory")
+    shards = actions.add_parser(
+        "shards",
+        help="each client's samples in an experiment, one file for each, one folder for each node",
+        usage="specgrad-fl flower shards [--out FOLDER] [--nodes N] [--SETTING VALUE ...]",
+    )
     shards.add_argument("--out", type=Path, default=Path("shards"), help="folder [shards]")
-    shards.add_argument("--nodes", type=int, default=3, help="divided over so many folders [3]")
-    shards.add_argument("--data-root", default="", help="folder of the data sets")
+    add_settings(shards)
 
     link = actions.add_parser("superlink", help="a SuperLink with TLS and node keys")
     link.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]")
@@ -50,47 +56,44 @@ def _add_insecure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do one action; its exit code."""
+def run(arguments: argparse.Namespace, settings: Callable[[], dict[str, Any]]) -> None:
+    """Do one action; ``settings`` reads those of an experiment."""
     from specgrad_fl.flower.launch import check_installed
 
     check_installed()
-    actions = {"keys": _keys, "shards": _shards, "superlink": _superlink, "node": _node}
-    return actions[arguments.action](arguments)
+    if arguments.action == "shards":
+        _shards(arguments.out, Config(**settings()))
+    else:
+        {"keys": _keys, "superlink": _superlink, "node": _node}[arguments.action](arguments)
 
 
-def _keys(arguments: argparse.Namespace) -> int:
+def _keys(arguments: argparse.Namespace) -> None:
     from specgrad_fl.flower.security import make_keys
 
-    _check_nodes(arguments.nodes)
+    if arguments.nodes < 1:
+        raise ConfigError(f"nodes is {arguments.nodes}; the least is 1")
     names = [f"node-{number}" for number in range(arguments.nodes)]
     keys = make_keys(arguments.out, arguments.host, names)
     print(f"{keys.folder}: ca.crt for everybody, superlink.* for the SuperLink, node-K for node K")
-    return 0
 
 
-def _shards(arguments: argparse.Namespace) -> int:
+def _shards(out: Path, config: Config) -> None:
     from specgrad_fl import engine
     from specgrad_fl.flower.launch import write_shards
-    from specgrad_fl.runs import RunDirectory
 
-    _check_nodes(arguments.nodes)
-    directory = RunDirectory(arguments.run)
-    config = directory.config()
-    if arguments.data_root:
-        config = config.replace(data_root=arguments.data_root)
-    folders = [arguments.out / f"node-{number}" for number in range(arguments.nodes)]
+    folders = [out / f"node-{number}" for number in range(config.nodes)]
     for folder in folders:
         if folder.exists():
             raise RunError(f"{folder} exists; choose another --out, or remove it")
-    write_shards(directory, engine.load_data(config), folders)
-    print(f"{arguments.out}: copy node-K to machine K, and nothing else of the data")
-    return 0
-
-
-def _check_nodes(count: int) -> None:
-    if count < 1:
-        raise ConfigError(f"nodes is {count}; the least is 1")
+    dataset = engine.load_data(config)
+    partition = engine.divide(config, dataset)
+    if config.nodes > len(partition.clients):
+        raise ConfigError(
+            f"nodes is {config.nodes}, and there are {len(partition.clients)} clients; choose at "
+            "most as many"
+        )
+    write_shards(config, dataset, partition, folders)
+    print(f"{out}: copy node-K to machine K, and nothing else of the data")
 
 
 def _check_secure(arguments: argparse.Namespace, host: str, remedy: str) -> None:
@@ -100,7 +103,7 @@ def _check_secure(arguments: argparse.Namespace, host: str, remedy: str) -> None
         raise ConfigError(f"insecure is for the loopback interface, not for {host}; {remedy}")
 
 
-def _superlink(arguments: argparse.Namespace) -> int:
+def _superlink(arguments: argparse.Namespace) -> None:
     from specgrad_fl.flower.security import Keys
     from specgrad_fl.flower.superlink import SuperLink
 
@@ -114,17 +117,14 @@ def _superlink(arguments: argparse.Namespace) -> int:
     log = arguments.home / "log.txt"
     link = SuperLink(arguments.host, arguments.port, keys, arguments.home, log)
     print(f"SuperLink at {link.address}; log in {log}", flush=True)
-    return _until_interrupted(link)
-
-
-def _until_interrupted(link: Any) -> int:
     try:
-        return link.process.wait()
+        link.process.wait()
+        link.process.check()
     finally:
         link.process.stop()
 
 
-def _node(arguments: argparse.Namespace) -> int:
+def _node(arguments: argparse.Namespace) -> None:
     from specgrad_fl.flower import shards, supernode
     from specgrad_fl.flower.launch import split_address
     from specgrad_fl.flower.processes import LOOPBACK, check_port
@@ -153,4 +153,6 @@ def _node(arguments: argparse.Namespace) -> int:
         insecure=arguments.insecure,
         device=arguments.device,
     )
-    return supernode.run(settings)
+    code = supernode.run(settings)
+    if code:
+        raise RunError(f"the SuperNode ended with exit code {code}; it said why above")

@@ -26,6 +26,7 @@ def main(command: list[str]) -> int:
         ready, _, _ = select.select([sys.stdin], [], [], LOOK_SECONDS)
         if ready and not os.read(sys.stdin.fileno(), 1):
             _end(child)
+    os.killpg(0, signal.SIGTERM)  # what the command may have left
     return child.returncode
 
 

@@ -19,6 +19,7 @@ from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_fl.flower import processes, shards
 from specgrad_fl.flower.rundir import FlowerFiles
+from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from specgrad_fl.flower.processes import Process
 
 FLOWER = "1.41"
-LOOK_SECONDS, STATUS_SECONDS = 0.2, 3.0
+LOOK_SECONDS, STATUS_SECONDS, OUTCOME_SECONDS = 0.2, 5.0, 2.0
 
 
 def check_installed() -> None:
@@ -96,10 +97,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def write_shards(run: RunDirectory, dataset: Dataset, folders: list[Path]) -> None:
+def write_shards(
+    config: Config, dataset: Dataset, partition: Partition, folders: list[Path]
+) -> None:
     """Give each node a folder with its clients' samples: client k to node k mod N."""
-    config = run.config()
-    partition = engine.partition_of(run, config, dataset)
     _, arrays = batches.stored(dataset, config.augment, config.channels_last)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
@@ -154,7 +155,8 @@ def started(run: RunDirectory, dataset: Dataset) -> Iterator[tuple[Control, list
 
     config, files = run.config(), FlowerFiles(run)
     names = [f"node-{number}" for number in range(min(config.nodes, config.clients))]
-    write_shards(run, dataset, [files.folder / name / "data" for name in names])
+    partition = engine.partition_of(run, config, dataset)
+    write_shards(config, dataset, partition, [files.folder / name / "data" for name in names])
     keys = None
     if not config.insecure:
         shutil.rmtree(files.keys, ignore_errors=True)
@@ -175,7 +177,7 @@ def started(run: RunDirectory, dataset: Dataset) -> Iterator[tuple[Control, list
             else:
                 command += ["--tls-ca", str(keys.authority), "--key", str(keys.node(name))]
             env = processes.environment(files.folder / name / "home")
-            node = processes.Process(name, command, files.log(name), env)
+            node = processes.Process(name, command, env, files.log(name))
             stack.callback(node.stop)
             running.append(node)
         control = link.control()
@@ -193,7 +195,8 @@ def _follow(
 ) -> None:
     """Report rounds as they are recorded, until the server ends."""
     config = run.config()
-    shown = len(run.records())
+    begun = shown = len(run.records())
+    seen = False
     asked = time.monotonic()
     while True:
         ended, error = files.ended()
@@ -204,14 +207,31 @@ def _follow(
             if error is not None:
                 raise RunError(error)
             return
-        if running:
-            running[0].check()
+        _check_running(running, shown > begun)
+        locked = run.is_locked()
+        if seen and not locked:
+            _confirm_death(run, files, "it was killed")
+        seen = seen or locked
         if time.monotonic() - asked > STATUS_SECONDS:
             asked = time.monotonic()
             status = control.status(number)
-            if status.finished and not files.ended()[0]:
-                raise RunError(
-                    f"the server ended before the run did: {status.details or 'it was killed'}; "
-                    f"continue with `specgrad-fl resume {run.path}`"
-                )
+            if status.finished:
+                _confirm_death(run, files, status.details)
         time.sleep(LOOK_SECONDS)
+
+
+def _check_running(running: list[Process], settled: bool) -> None:
+    """Without its SuperLink a federation is lost; nodes may die once rounds are played."""
+    link, nodes = running[:1], running[1:]
+    for process in link if settled and any(n.running() for n in nodes) else running:
+        process.check()
+
+
+def _confirm_death(run: RunDirectory, files: FlowerFiles, why: str) -> None:
+    """The server has ended; unless it says how in a moment, it did not mean to."""
+    time.sleep(OUTCOME_SECONDS)
+    if not files.ended()[0]:
+        raise RunError(
+            f"the server ended before the run did: {why or 'it was killed'}; continue with "
+            f"`specgrad-fl resume {run.path}`"
+        )

@@ -61,28 +61,29 @@ def answers(host: str, port: int) -> bool:
 
 
 class Process:
-    """A guarded process whose output goes to a file."""
+    """A guarded process; its output goes to the end of the file ``log``."""
 
-    def __init__(self, name: str, command: list[str], log: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, command: list[str], env: dict[str, str], log: Path | None = None
+    ) -> None:
         self.name = name
         self.log = log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as output:
+        with contextlib.ExitStack() as stack:
+            output = None
+            if log is not None:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                output = stack.enter_context(open(log, "ab"))
             self._guard = subprocess.Popen(
                 [sys.executable, "-m", "specgrad_fl.flower.guard", *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=None if output is None else subprocess.STDOUT,
                 env=env,
                 start_new_session=True,
             )
 
-    @property
-    def group(self) -> int:
-        """The process group of the guard and all it runs."""
-        return self._guard.pid
-
     def running(self) -> bool:
+        """Whether it has not ended."""
         return self._guard.poll() is None
 
     def check(self) -> None:
@@ -95,11 +96,12 @@ class Process:
 
     def last_words(self) -> str:
         """The last line of its log that says something."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        spoken = [line.strip() for line in lines if line.strip()]
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log else ""
+        spoken = [line.strip() for line in text.splitlines() if line.strip()]
         return spoken[-1] if spoken else "it said nothing"
 
     def wait(self) -> int:
+        """Its exit code, when it ends."""
         return self._guard.wait()
 
     def stop(self) -> None:

@@ -28,7 +28,7 @@ class SuperLink:
         self.address = f"{host}:{port}"
         self._authority = "" if keys is None else str(keys.authority)
         self._insecure = keys is None
-        self.process = Process("the SuperLink", command, log, environment(home))
+        self.process = Process("the SuperLink", command, environment(home), log)
         try:
             self._wait(host, port)
             self._register([] if keys is None else keys.public())

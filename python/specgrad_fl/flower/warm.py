@@ -7,9 +7,10 @@ keeps the model, the filter's plan and the libraries from one round to the next.
 
 from __future__ import annotations
 
+import importlib
+import os
 import secrets
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -20,10 +21,10 @@ from flwr.app import Context, Message
 from flwr.app.error import Error
 from flwr.common.config import get_fab_config
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -34,6 +35,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from specgrad_fl.flower.control import CLIENT_APP
+from specgrad_fl.flower.processes import Process
 
 LOOK_SECONDS = 0.1
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
@@ -41,33 +43,36 @@ _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 def serve(command: list[str], address: str, scratch: Path) -> int:
     """Start the SuperNode ``command``, answer its tasks, and end with it; its exit code."""
-    # a heartbeat that fails interrupts; what ends this process is the end of its SuperNode
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
     secret = secrets.token_bytes(32)
     secret_file = scratch / "secret"
     secret_file.touch(mode=0o600)
     secret_file.write_bytes(secret)
-    node = subprocess.Popen(
-        [*command, "--isolation", "process", "--superexec-auth-secret-file", str(secret_file)]
-    )
+    command = [*command, "--isolation", "process"]
+    command += ["--superexec-auth-secret-file", str(secret_file)]
+    node = Process("the SuperNode", command, dict(os.environ))
     try:
-        look = _client(address, SuperExecAuthHttpInterceptor(
-            master_secret=secret, protected_methods=_ACQUIRE
-        ))  # fmt: skip
+        importlib.import_module("specgrad_fl.flower.trainer")  # before the first round waits for it
+        credentials = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE)
+        look = _client(address, credentials)
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-        while node.poll() is None:
+        while node.running():
             try:
-                found = look.AcquireTask(wanted)
+                token = look.AcquireTask(wanted).token
             except httpx.HTTPError:  # not up yet, or already gone
-                found = None
-            if found is not None and found.token:
-                _work(address, found.token)
+                token = ""
+            if token:
+                _work(address, token)
             else:
                 time.sleep(LOOK_SECONDS)
-        return node.returncode
+        return node.wait()
     finally:
-        if node.poll() is None:
-            node.terminate()
+        node.stop()
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _client(address: str, credentials: ProtobufClientInterceptor) -> RuntimeHttpClient:
@@ -83,7 +88,7 @@ def _client(address: str, credentials: ProtobufClientInterceptor) -> RuntimeHttp
 def _work(address: str, token: str) -> None:
     """One task; whatever goes wrong with it is told to the server and ends there."""
     client = _client(address, RuntimeTokenHttpInterceptor(token))
-    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat = HeartbeatSender(lambda: _beat(client))
     heartbeat.start()
     context: Context | None = None
     status, details = SubStatus.COMPLETED, ""
@@ -104,6 +109,15 @@ def _work(address: str, token: str) -> None:
         push_task_output(client, context, status, details)
         heartbeat.stop()
         client.close()
+
+
+def _beat(client: RuntimeHttpClient) -> bool:
+    """Tell the SuperNode that the task goes on; whether it was heard."""
+    try:
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.HTTPError:
+        return False
+    return True
 
 
 def _reply(message: Message, context: Context, fab: Fab) -> Message:
