@@ -29,6 +29,7 @@ from specgrad_fl.states import ClientRounds
 
 # between looks for answers, and for nodes that have gone
 PULL_SECONDS, PRESENCE_SECONDS = 0.1, 5.0
+SPARE_SECONDS = 60.0
 ATTEMPTS = 3
 
 
@@ -222,8 +223,9 @@ class FlowerExecutor(InProcess):
     ) -> dict[int, Message]:
         """Send each node its message; the answers that come before the deadline, by node."""
         nodes = sorted(contents)
-        left = max(deadline - time.monotonic(), PULL_SECONDS)
-        messages = [Message(contents[node], node, kind, ttl=left) for node in nodes]
+        # Flower drops a message after its time, with an error that would hide our own time-out
+        lifetime = max(deadline - time.monotonic(), 0) + SPARE_SECONDS
+        messages = [Message(contents[node], node, kind, ttl=lifetime) for node in nodes]
         sent = self._grid.push_messages(messages)
         waiting = {str(name): node for name, node in zip(sent, nodes, strict=True) if name}
         answers: dict[int, Message] = {}

@@ -109,6 +109,18 @@ def write_shards(
         shards.write(folders[client % len(folders)], client, x.numpy(), y.numpy())
 
 
+def move_states(nodes: list[Path], others: list[Path]) -> None:
+    """Where a resumed run has another number of nodes, let clients' states follow their samples."""
+    for source in {*nodes, *others}:
+        for path in source.glob("state/*/*.safetensors"):
+            client = int(path.name.partition("-")[0])
+            home = nodes[client % len(nodes)]
+            if home != source:
+                target = home / path.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)
+
+
 def play(run: RunDirectory, dataset: Dataset, watch: Watcher) -> RunDirectory:
     """Play the rounds that are left of a run, on the federation that its configuration names."""
     config = run.config()
@@ -155,8 +167,10 @@ def started(run: RunDirectory, dataset: Dataset) -> Iterator[tuple[Control, list
 
     config, files = run.config(), FlowerFiles(run)
     names = [f"node-{number}" for number in range(min(config.nodes, config.clients))]
+    folders = [files.folder / name for name in names]
     partition = engine.partition_of(run, config, dataset)
-    write_shards(config, dataset, partition, [files.folder / name / "data" for name in names])
+    write_shards(config, dataset, partition, [folder / "data" for folder in folders])
+    move_states(folders, list(files.folder.glob("node-*")))
     keys = None
     if not config.insecure:
         shutil.rmtree(files.keys, ignore_errors=True)
@@ -167,16 +181,15 @@ def started(run: RunDirectory, dataset: Dataset) -> Iterator[tuple[Control, list
         )
         stack.callback(link.process.stop)
         running = [link.process]
-        for name in names:
+        for name, folder in zip(names, folders, strict=True):
             command = [sys.executable, "-m", "specgrad_fl.cli", "flower", "node"]
             command += ["--superlink", link.address, "--port", str(processes.free_port())]
-            command += ["--data", str(files.folder / name / "data")]
-            command += ["--state", str(files.folder / name / "state")]
+            command += ["--data", str(folder / "data"), "--state", str(folder / "state")]
             if keys is None:
                 command += ["--insecure"]
             else:
                 command += ["--tls-ca", str(keys.authority), "--key", str(keys.node(name))]
-            env = processes.environment(files.folder / name / "home")
+            env = processes.environment(folder / "home")
             node = processes.Process(name, command, env, files.log(name))
             stack.callback(node.stop)
             running.append(node)
