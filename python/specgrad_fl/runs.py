@@ -95,17 +95,6 @@ class RunDirectory:
                 ) from error
             yield
 
-    def is_locked(self) -> bool:
-        """Whether a process is working on the run."""
-        try:
-            with open(self.path / "lock", "rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
-
     def create(self, config: Config) -> None:
         """Begin a run."""
         atomic.write_text(self.path / "environment.json", _json(environment.report()))
@@ -164,6 +153,12 @@ class RunDirectory:
             client_rounds={int(k): v for k, v in facts["client_rounds"].items()},
             tensors=tensors,
         )
+
+    def load_rounds(self) -> int:
+        """How many rounds the stored state has seen."""
+        if not self.last_path.is_file():
+            return 0
+        return checkpoint.load(self.last_path)[1]["rounds"]
 
     def records(self) -> list[Record]:
         """The rounds in ``metrics.jsonl``; a torn last line, left by a crash, is not one."""

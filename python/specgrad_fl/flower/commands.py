@@ -47,6 +47,9 @@ def add_actions(
     node.add_argument("--key", default="", help="this node's private key")
     node.add_argument("--port", type=int, default=9094, help="loopback port of its own [9094]")
     node.add_argument("--device", default="", help="torch device, if not the run's")
+    node.add_argument(
+        "--poll", type=float, default=0.3, help="seconds between looks for messages, up to 3 [0.3]"
+    )
     _add_insecure(node)
 
 
@@ -142,6 +145,8 @@ def _node(arguments: argparse.Namespace) -> None:
         raise RunError(
             f"{arguments.data} has no client's file; make them with `specgrad-fl flower shards`"
         )
+    if not arguments.poll > 0:
+        raise ConfigError(f"poll is {arguments.poll}; choose a positive number such as 0.3")
     check_port(LOOPBACK, arguments.port)
     settings = supernode.NodeSettings(
         superlink=arguments.superlink,
@@ -152,6 +157,7 @@ def _node(arguments: argparse.Namespace) -> None:
         key=arguments.key,
         insecure=arguments.insecure,
         device=arguments.device,
+        poll=arguments.poll,
     )
     code = supernode.run(settings)
     if code:

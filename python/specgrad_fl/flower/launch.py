@@ -207,30 +207,52 @@ def _follow(
     watch: Watcher,
 ) -> None:
     """Report rounds as they are recorded, until the server ends."""
-    config = run.config()
-    begun = shown = len(run.records())
+    news = News(run, watch)
     seen = False
     asked = time.monotonic()
     while True:
         ended, error = files.ended()
-        for record in run.records()[shown:]:
-            shown += 1
-            watch(record, config)
+        news.tell()
         if ended:
             if error is not None:
                 raise RunError(error)
             return
-        _check_running(running, shown > begun)
-        locked = run.is_locked()
-        if seen and not locked:
+        _check_running(running, news.told > 0)
+        lives = files.server_lives()
+        if seen and not lives:
             _confirm_death(run, files, "it was killed")
-        seen = seen or locked
+        seen = seen or lives
         if time.monotonic() - asked > STATUS_SECONDS:
             asked = time.monotonic()
             status = control.status(number)
             if status.finished:
                 _confirm_death(run, files, status.details)
         time.sleep(LOOK_SECONDS)
+
+
+class News:
+    """Tells a watcher of rounds that a server adds to the records."""
+
+    def __init__(self, run: RunDirectory, watch: Watcher) -> None:
+        self.told = 0
+        self._run = run
+        self._watch = watch
+        self._config = run.config()
+        self._last = run.load_rounds()
+        self._size = -1
+
+    def tell(self) -> None:
+        """Tell of what is new; the file is read only when it has changed."""
+        path = self._run.metrics_path
+        size = path.stat().st_size if path.is_file() else 0
+        if size == self._size:
+            return
+        self._size = size
+        for record in self._run.records():
+            if record["round"] > self._last:
+                self._last = record["round"]
+                self.told += 1
+                self._watch(record, self._config)
 
 
 def _check_running(running: list[Process], settled: bool) -> None:

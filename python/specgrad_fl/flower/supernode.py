@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from specgrad_fl.flower.processes import LOOPBACK
+from specgrad_fl.flower import quick
+from specgrad_fl.flower.processes import LOOPBACK, environment
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What a node must know. ``authority``: certificate file; ``key``: its private key."""
+    """What a node must know.
+
+    authority: certificate file; key: its private key; poll: seconds between looks for messages
+    """
 
     superlink: str
     data: Path
@@ -22,13 +27,15 @@ class NodeSettings:
     key: str = ""
     insecure: bool = False
     device: str = ""
+    poll: float = 0.3
 
     def command(self) -> list[str]:
         """The SuperNode's command line."""
         config = {"data": str(self.data.absolute()), "state": str(self.state.absolute())}
         if self.device:
             config["device"] = self.device
-        command = ["flower-supernode", "--superlink", self.superlink]
+        command = [sys.executable, "-m", "specgrad_fl.flower.quick"]
+        command += ["--superlink", self.superlink]
         command += ["--host", LOOPBACK, "--port", str(self.port)]
         command += ["--node-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
         if self.insecure:
@@ -45,4 +52,6 @@ def run(settings: NodeSettings) -> int:
     from specgrad_fl.flower import warm
 
     with tempfile.TemporaryDirectory(prefix="specgrad-node-") as scratch:
-        return warm.serve(settings.command(), f"{LOOPBACK}:{settings.port}", Path(scratch))
+        env = {**environment(settings.state / "home"), quick.VARIABLE: str(settings.poll)}
+        address = f"{LOOPBACK}:{settings.port}"
+        return warm.serve(settings.command(), env, address, Path(scratch))

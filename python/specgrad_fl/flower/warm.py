@@ -8,7 +8,6 @@ keeps the model, the filter's plan and the libraries from one round to the next.
 from __future__ import annotations
 
 import importlib
-import os
 import secrets
 import signal
 import sys
@@ -41,7 +40,7 @@ LOOK_SECONDS = 0.1
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
-def serve(command: list[str], address: str, scratch: Path) -> int:
+def serve(command: list[str], env: dict[str, str], address: str, scratch: Path) -> int:
     """Start the SuperNode ``command``, answer its tasks, and end with it; its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
@@ -51,7 +50,7 @@ def serve(command: list[str], address: str, scratch: Path) -> int:
     secret_file.write_bytes(secret)
     command = [*command, "--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(secret_file)]
-    node = Process("the SuperNode", command, dict(os.environ))
+    node = Process("the SuperNode", command, env)
     try:
         importlib.import_module("specgrad_fl.flower.trainer")  # before the first round waits for it
         credentials = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE)

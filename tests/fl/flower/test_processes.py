@@ -108,7 +108,7 @@ def test_a_node_killed_in_a_round_is_left_out(tmp_path, start):
     )  # fmt: skip
     log = tmp_path / "run" / "flower" / "logs" / "node-1.txt"
     waited(lambda: log.is_file() and log.read_text().count("Receiving: train") == 2, flower)
-    (node,) = processes("flower-supernode", str(tmp_path), "node-1")
+    (node,) = processes("specgrad_fl.flower.quick", str(tmp_path), "node-1")
     os.kill(node, signal.SIGKILL)
     assert finished(flower) == (0, "")
     first, second = RunDirectory(tmp_path / "run").records()
