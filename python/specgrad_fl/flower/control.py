@@ -25,6 +25,7 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
 from specgrad_fl.errors import RunError
+from specgrad_fl.flower.node import version
 
 CLIENT_APP = "specgrad_fl.flower.client_app:app"
 Answer = TypeVar("Answer")
@@ -51,6 +52,7 @@ clientapp = "{CLIENT_APP}"
 
 [tool.flwr.app.config]
 run = ""
+specgrad = ""
 """
 
 
@@ -125,7 +127,9 @@ class Control:
         fab = Fab(hashlib.sha256(contents).hexdigest(), contents, {})
         request = StartRunRequest(
             fab=fab_to_proto(fab),
-            override_config=user_config_to_proto({"run": str(run.absolute())}),
+            override_config=user_config_to_proto(
+                {"run": str(run.absolute()), "specgrad": version()}
+            ),
         )
         return self._ask(self._client.StartRun, request).run_id
 

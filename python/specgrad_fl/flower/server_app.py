@@ -12,6 +12,7 @@ from specgrad_fl import engine
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import rundir
 from specgrad_fl.flower.executor import FlowerExecutor
+from specgrad_fl.flower.node import version
 from specgrad_fl.runs import RunDirectory
 
 app = ServerApp()
@@ -20,6 +21,12 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Play the rounds that are left of the run directory named in the run's configuration."""
+    asked = context.run_config["specgrad"]
+    if asked != version():
+        raise RunError(
+            f"the SuperLink's machine has specgrad {version()} and the command is of {asked}; "
+            "install the same version on both"
+        )
     run = RunDirectory(Path(str(context.run_config["run"])))
     if not run.exists:
         raise RunError(

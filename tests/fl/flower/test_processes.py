@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from specgrad_fl import engine
+from specgrad_fl import cli, engine
 from specgrad_fl.flower.processes import Process, answers, environment, free_port
 from specgrad_fl.flower.security import make_keys
 from specgrad_fl.flower.superlink import SuperLink
@@ -147,34 +147,28 @@ def test_a_killed_server_resumes_with_its_clients_states(tmp_path, small, start)
 def test_joining_a_superlink_and_refusing_a_wrong_key(tmp_path, start):
     """Two nodes with folders of their own; a third, whose key nobody registered, is refused."""
     experiment = ["--clients=2", "--active=2", "--rounds=1", "--batch-size=64", "--nodes=2"]
-    assert finished(start("flower", "shards", *experiment, "--out=shards"))[0] == 0
+    assert cli.main(["flower", "shards", *experiment, f"--out={tmp_path / 'shards'}"]) == 0
     keys = make_keys(tmp_path / "keys", ["127.0.0.1"], ["node-0", "node-1"])
-    strangers = make_keys(tmp_path / "strangers", ["127.0.0.1"], ["node-0"])
+    stranger = make_keys(tmp_path / "strangers", ["127.0.0.1"], ["node-0"]).node("node-0")
     link = SuperLink("127.0.0.1", free_port(), keys, tmp_path / "home", tmp_path / "log.txt")
+    secure = [f"--superlink={link.address}", f"--tls-ca={keys.authority}"]
     try:
-
-        def node(number, key, authority=keys.authority):
-            return start(
-                "flower", "node", f"--superlink={link.address}", f"--tls-ca={authority}",
-                f"--key={key}", f"--data=shards/node-{number}", f"--port={free_port()}",
-            )  # fmt: skip
-
-        wrong_key = node(0, strangers.node("node-0"))
-        wrong_authority = node(1, keys.node("node-1"), strangers.authority)
-        code, error = finished(wrong_key)
-        assert code == 2
-        assert "specgrad-fl: the SuperNode ended with exit code" in error
-        code, error = finished(wrong_authority)
-        assert code == 2
-        nodes = [node(number, keys.node(f"node-{number}")) for number in range(2)]
-        joined = start(
-            "train", "--engine=flower", "--out=run", *experiment, f"--superlink={link.address}",
-            f"--tls-ca={keys.authority}",
-        )  # fmt: skip
+        refused, *nodes = (
+            start("flower", "node", *secure, f"--key={key}", f"--data={data}", f"--port={port}")
+            for key, data, port in (
+                (stranger, "shards/node-0", free_port()),
+                (keys.node("node-0"), "shards/node-0", free_port()),
+                (keys.node("node-1"), "shards/node-1", free_port()),
+            )
+        )
+        joined = start("train", "--engine=flower", "--out=run", *experiment, *secure)
         assert finished(joined) == (0, "")
         (record,) = RunDirectory(tmp_path / "run").records()
         assert record["clients"] == [0, 1]
         assert all(process.poll() is None for process in nodes)
+        code, error = finished(refused)
+        assert code == 2
+        assert "specgrad-fl: the SuperNode ended with exit code" in error
     finally:
         link.process.stop()
 

@@ -9,9 +9,13 @@ import stat
 import threading
 
 import pytest
+from flwr.app import Context, RecordDict
 from specgrad_fl import cli
-from specgrad_fl.flower import launch
+from specgrad_fl.flower import launch, server_app
+from specgrad_fl.flower.node import version
+from specgrad_fl.flower.rundir import FlowerFiles
 from specgrad_fl.flower.security import make_keys
+from specgrad_fl.runs import RunDirectory
 
 TRAIN = ["train", "--engine=flower", "--clients=2", "--active=2", "--rounds=1"]
 
@@ -123,3 +127,37 @@ def test_keys_are_private_and_never_replaced(tmp_path):
     assert [path.name for path in keys.public()] == ["node-0.pub"]
     with pytest.raises(launch.RunError, match="exists; choose another --out"):
         make_keys(tmp_path / "keys", ["server"], ["node-1"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"specgrad": "9.9", "run": "run"}, "and the command is of 9.9; install the same version"),
+        (
+            {"specgrad": version(), "run": "absent"},
+            "absent is not a run directory on the SuperLink",
+        ),
+    ],
+)
+def test_the_server_refuses(asked, message):
+    context = Context(1, 0, {}, RecordDict(), asked)
+    with pytest.raises(launch.RunError, match=message):
+        server_app.main(None, context)
+
+
+def test_a_server_that_fails_leaves_its_traceback(tmp_path):
+    files = FlowerFiles(RunDirectory(tmp_path))
+    assert not files.server_lives()
+    assert files.ended() == (False, None)
+
+    def fail():
+        assert files.server_lives()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), files.outcome():
+        fail()
+    assert not files.server_lives()
+    ended, error = files.ended()
+    assert ended
+    assert error == f"the server failed; {files.log('server')} has the reason"
+    assert "ZeroDivisionError" in files.log("server").read_text()
