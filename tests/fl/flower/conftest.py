@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr")
-
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto

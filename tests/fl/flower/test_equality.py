@@ -38,6 +38,7 @@ def test_bernoulli_draws_and_batchnorm(tmp_path, small, federation, monkeypatch)
     assert here.last_path.read_bytes() == there.last_path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_payload_is_that_of_the_specification(federation, method):
     """One client on each node: what is sent is ``down`` and ``up`` times the model."""

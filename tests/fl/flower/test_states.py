@@ -29,8 +29,14 @@ def dies_in(made, number):
     return real
 
 
-@pytest.mark.parametrize("method", ["scaffold", "feddyn"])
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(
+    ("method", "every"),
+    [
+        ("scaffold", 3),
+        pytest.param("scaffold", 1, marks=pytest.mark.slow),
+        pytest.param("feddyn", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_a_server_that_dies_finds_the_states_of_its_checkpoint(
     tmp_path, small, federation, method, every
 ):
