@@ -23,7 +23,7 @@ ip -n specgrad-other addr add 10.77.0.2/24 dev cable1
 for name in server other; do ip -n "specgrad-$name" link set lo up; done
 ip -n specgrad-server link set cable0 up
 ip -n specgrad-other link set cable1 up
-on() { (cd "$work/$1" && exec ip netns exec "specgrad-$1" specgrad-fl "${@:2}"); }
+on() { cd "$work/$1" && exec ip netns exec "specgrad-$1" specgrad-fl "${@:2}"; }
 
 cat > "$work/server/experiment.toml" <<TOML
 clients = 4
@@ -36,8 +36,8 @@ nodes = 2
 TOML
 link=(--superlink 10.77.0.1:9092 --tls-ca keys/ca.crt)
 
-on server flower keys --host 10.77.0.1 --nodes 2
-on server flower shards --config experiment.toml
+(on server flower keys --host 10.77.0.1 --nodes 2)
+(on server flower shards --config experiment.toml)
 mkdir "$work/other/keys" "$work/other/shards"
 cp "$work/server/keys/ca.crt" "$work/server/keys/node-1" "$work/other/keys"
 mv "$work/server/shards/node-1" "$work/other/shards"
@@ -48,7 +48,7 @@ for node in "server 0" "other 1"; do
     on "$machine" flower node "${link[@]}" --key "keys/node-$number" --data "shards/node-$number" \
         > "$work/node-$number.txt" 2>&1 &
 done
-on server train --config experiment.toml --engine flower "${link[@]}" --out flower
-on server train --config experiment.toml --out local --quiet
+(on server train --config experiment.toml --engine flower "${link[@]}" --out flower)
+(on server train --config experiment.toml --out local --quiet)
 cmp "$work/server/flower/last.safetensors" "$work/server/local/last.safetensors"
 echo "equal to the bit"
