@@ -10,7 +10,7 @@ import math
 import re
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -145,7 +145,7 @@ class ClientRunner:
         config: Config,
         flat: FlatModel,
         samples: Samples,
-        partition: list[Tensor],
+        partition: Mapping[int, Tensor],
         method: Method,
         board: Board,
     ) -> None:
