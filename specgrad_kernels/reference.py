@@ -65,11 +65,15 @@ def suppress_high(g: Tensor, cutoff: int) -> Tensor:
     return _mask_bins(g, slice(bins - cutoff, bins)) if cutoff else g.clone()
 
 
-def suppress_random(g: Tensor, cutoff: int, seed: int) -> Tensor:
-    """Zero ``cutoff`` bins drawn from ``seed`` and the length alone, so all clients agree."""
-    d = g.shape[-1]
+def random_bins(d: int, cutoff: int, seed: int) -> Tensor:
+    """``cutoff`` bins drawn from ``seed`` and the length alone, so all clients agree."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + d)
-    bins = torch.randperm(num_bins(d), generator=generator)[:cutoff].to(g.device)
+    return torch.randperm(num_bins(d), generator=generator)[:cutoff]
+
+
+def suppress_random(g: Tensor, cutoff: int, seed: int) -> Tensor:
+    """Zero ``cutoff`` bins drawn from ``seed`` (a control of the paper)."""
+    bins = random_bins(g.shape[-1], cutoff, seed).to(g.device)
     return _mask_bins(g, bins) if cutoff else g.clone()
 
 

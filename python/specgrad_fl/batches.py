@@ -88,6 +88,11 @@ class Samples:
                 chosen = order[part].to(self.device)
                 yield self._images(chosen, draws, part), self.train_y[chosen]
 
+    def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Training samples as they are, never augmented."""
+        chosen = indices.to(self.device)
+        return self._prepared(self.train_x[chosen]), self.train_y[chosen]
+
     def test_batch(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Test samples ``start`` to ``stop``, never augmented."""
         return self._prepared(self.test_x[start:stop]), self.test_y[start:stop]

@@ -1,4 +1,4 @@
-"""The command ``specgrad-fl``: train, resume, compare, plot, list and data."""
+"""The command ``specgrad-fl``: train, resume, compare, diagnose, plot, list and data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_toml
+from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_ratios, read_toml
+from specgrad_fl.diagnosis import arguments as diagnosis
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.flower.commands import add_actions
+from specgrad_fl.paper import arguments as reproduction
+from specgrad_fl.tuning import arguments as tuning
 
 if TYPE_CHECKING:
     from specgrad_fl.runs import RunDirectory
@@ -24,6 +27,7 @@ first steps:
   specgrad-fl train                                  FedAvg on digits, nothing to download
   specgrad-fl train --filter fft                     the same with the filter
   specgrad-fl compare --methods fedavg,fedprox --filters none,fft --seeds 0,1,2
+  specgrad-fl diagnose runs/NAME                     do clients drift, and in which layers
   specgrad-fl resume runs/NAME                       after an interruption
   specgrad-fl list                                   methods, models, data sets
 
@@ -78,10 +82,26 @@ def _parser() -> Parser:
         "specgrad-fl compare [--methods A,B] [--filters A,B] [--seeds 0,1] [--SETTING VALUE ...]",
     )
     compare.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs")
-    compare.add_argument("--methods", type=_names, default=["fedavg"], metavar="A,B")
+    compare.add_argument("--methods", type=_names, metavar="A,B")
     compare.add_argument("--filters", type=_names, default=["none", "fft"], metavar="A,B")
     compare.add_argument("--seeds", type=_numbers, default=[0], metavar="0,1")
     _add_settings(compare, without=("method", "filter", "seed"))
+
+    tune = command(
+        "tune", "find a method's learning rate and parameters", tuning.DESCRIPTION,
+        "specgrad-fl tune [--grid NAME=V,V] [--jobs N] [--SETTING VALUE ...]",
+    )  # fmt: skip
+    tuning.add_arguments(tune)
+    _add_settings(tune, without=("lr", "filter", "seed"))
+
+    reproduce = command("reproduce", "the paper's tables and figures", reproduction.DESCRIPTION)
+    reproduction.add_arguments(reproduce)
+
+    diagnose = command(
+        "diagnose", "where in the spectrum clients disagree, and which layers to filter",
+        diagnosis.HELP, "specgrad-fl diagnose (RUN | --gradients FILE...) [--OPTION VALUE ...]",
+    )  # fmt: skip
+    diagnosis.add_arguments(diagnose)
 
     plot = command("plot", "draw the curves of runs into one picture")
     plot.add_argument("runs", type=Path, nargs="+", help="run directories")
@@ -122,6 +142,9 @@ def _add_settings(
         if name.endswith("options"):
             flag = flag.removesuffix("s")
             group.add_argument(flag, action="append", metavar="KEY=VALUE", help=text, **common)
+            continue
+        if name == "filter_ratios":
+            group.add_argument(flag, type=read_ratios, metavar="FILE", help=text, **common)
             continue
         shown = item.default if item.default != "" else None
         common["help"] = text if shown is None else f"{text} [{shown}]"
@@ -196,12 +219,15 @@ def _compare(arguments: argparse.Namespace) -> None:
     from specgrad_fl.compare import compare
 
     settings = _settings(arguments)
-    for name, flag in (("method", "methods"), ("filter", "filters"), ("seed", "seeds")):
+    # a file that `tune` wrote names its method
+    methods = arguments.methods or [settings.get("method", "fedavg")]
+    settings.pop("method", None)
+    for name, flag in (("filter", "filters"), ("seed", "seeds")):
         if name in settings:
             raise ConfigError(f"compare takes --{flag}; remove {name} from the configuration file")
     table, picture = compare(
         Config(**settings),
-        arguments.methods,
+        methods,
         arguments.filters,
         arguments.seeds,
         arguments.out,
@@ -209,6 +235,24 @@ def _compare(arguments: argparse.Namespace) -> None:
     )
     print(table)
     print(f"picture: {picture}")
+
+
+def _tune(arguments: argparse.Namespace) -> None:
+    from specgrad_fl.tuning import command
+
+    command.run(arguments, _settings(arguments))
+
+
+def _reproduce(arguments: argparse.Namespace) -> None:
+    from specgrad_fl.paper import command
+
+    command.run(arguments)
+
+
+def _diagnose(arguments: argparse.Namespace) -> None:
+    from specgrad_fl.diagnosis import command
+
+    command.run(arguments)
 
 
 def _plot(arguments: argparse.Namespace) -> None:
@@ -300,6 +344,9 @@ COMMANDS = {
     "train": _train,
     "resume": _resume,
     "compare": _compare,
+    "tune": _tune,
+    "reproduce": _reproduce,
+    "diagnose": _diagnose,
     "plot": _plot,
     "list": _list,
     "data": _data,

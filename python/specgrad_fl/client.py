@@ -10,9 +10,10 @@ import math
 import re
 import resource
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,11 +23,12 @@ from torch import Tensor, nn
 from specgrad_fl.batches import Samples
 from specgrad_fl.board import Board
 from specgrad_fl.config import Config
-from specgrad_fl.errors import ConfigError
+from specgrad_fl.errors import ConfigError, suggest
 from specgrad_fl.flat import FlatModel
+from specgrad_fl.loop import LoopPlan
 from specgrad_fl.methods import Local, Method
 from specgrad_fl.seeding import derive, generator
-from specgrad_kernels import FilterPlan, FilterSpec
+from specgrad_kernels import FilterPlan, FilterSpec, select_layers
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -50,7 +52,19 @@ class Report:
 
 def peak_mib() -> float:
     """The most memory this process has held, in MiB."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # getrusage counts what the parent held when it started this process
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text(encoding="utf-8"))
+        if found:
+            return int(found[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def forget_peak() -> None:
+    """Begin the peak anew, where the system can do that."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 class Stopwatch:
@@ -118,15 +132,17 @@ class Batch:
         self.number += 1
 
 
-def filter_plan(model: nn.Module, config: Config) -> FilterPlan | None:
+def filter_plan(model: nn.Module, config: Config) -> FilterPlan | LoopPlan | None:
     """The plan that the configuration asks for."""
     if config.filter == "none":
         return None
     try:
-        spec = FilterSpec(config.filter, config.ratio, order=config.filter_order or None)
-        plan = FilterPlan.for_model(
-            model, spec, config.filter_select, backend=config.filter_backend
-        )
+        taken = select_layers(model, config.filter_select).taken
+        ratio = layer_ratios(config, taken) if config.filter_ratios else config.ratio
+        spec = FilterSpec(config.filter, ratio, order=config.filter_order or None)
+        if config.filter_backend == LoopPlan.NAME:
+            return LoopPlan(taken, spec)
+        plan = FilterPlan(taken.items(), spec, backend=config.filter_backend)
     except (ValueError, RuntimeError, re.error) as error:
         raise ConfigError(f"filter {config.filter!r} cannot be used: {error}") from error
     if not plan.names:
@@ -135,6 +151,17 @@ def filter_plan(model: nn.Module, config: Config) -> FilterPlan | None:
             "another, or filter 'none'"
         )
     return plan
+
+
+def layer_ratios(config: Config, names: Collection[str]) -> list[float]:
+    """The ratio of each filtered layer, in their order."""
+    for name in config.filter_ratios:
+        if name not in names:
+            raise ConfigError(
+                f"filter_ratios names {name!r}, which is not a filtered layer of {config.model}; "
+                f"{suggest(name, names)}"
+            )
+    return [config.filter_ratios.get(name, config.ratio) for name in names]
 
 
 class ClientRunner:

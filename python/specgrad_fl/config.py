@@ -99,9 +99,18 @@ class Config:
         choices=("none", "fft", "lap", "gaussian", "fft_high", "random", "l2", "fft2d"),
     )
     ratio: float = setting(0.05, "share of the spectrum that the filter removes", low=0, high=1)
+    filter_ratios: Options = field(
+        default_factory=dict,
+        metadata=about(
+            "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; a layer that it "
+            "does not name takes `ratio`, and 0 leaves a layer alone"
+        ),
+    )
     filter_select: str = setting("auto", "filtered layers: auto, a preset or a regular expression")
     filter_order: str = setting("", "flattening order of a filtered tensor, such as 0231")
-    filter_backend: str = setting("auto", "kernel backend")
+    filter_backend: str = setting(
+        "auto", "kernel backend, or `loop`: torch.fft layer by layer, for comparison"
+    )
 
     rounds: int = setting(30, "communication rounds", low=1)
     active: int = setting(10, "clients that take part in a round", low=1)
@@ -195,6 +204,7 @@ class Config:
             value = _coerced(item, getattr(self, item.name))
             object.__setattr__(self, item.name, value)
             _check_range(item, value)
+        object.__setattr__(self, "filter_ratios", _checked_ratios(self.filter_ratios))
 
     def replace(self, **changes: Any) -> Config:
         """A changed copy, checked like a new one."""
@@ -256,6 +266,15 @@ def _check_range(item: dataclasses.Field[Any], value: Any) -> None:
         raise ConfigError(f"{item.name} is {value}; the most is {limits['high']:g}")
 
 
+def _checked_ratios(ratios: Options) -> Options:
+    for name, ratio in ratios.items():
+        if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
+            raise ConfigError(
+                f"filter_ratios gives {name} the ratio {ratio!r}; choose a number in [0, 1)"
+            )
+    return {name: float(ratio) for name, ratio in ratios.items()}
+
+
 def check_names(settings: Mapping[str, Any], where: str = "") -> None:
     """Refuse settings that do not exist, naming the nearest that does."""
     for name in settings:
@@ -263,16 +282,31 @@ def check_names(settings: Mapping[str, Any], where: str = "") -> None:
             raise ConfigError(f"{where}unknown setting {name!r}; {suggest(name, FIELDS)}")
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, with names checked."""
+def _parsed(path: Path) -> dict[str, Any]:
     try:
-        settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
+
+
+def read_ratios(path: str | Path) -> Options:
+    """Ratios by layer from a TOML file that holds the table ``filter_ratios``."""
+    table = _parsed(Path(path)).get("filter_ratios")
+    if not isinstance(table, dict) or not table:
+        raise ConfigError(
+            f"{path} has no table [filter_ratios] with a ratio for each layer; write one with "
+            "`specgrad-fl diagnose`"
+        )
+    return _flat(table)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file, with names checked."""
+    settings = _parsed(path)
     check_names(settings, f"{path}: ")
-    for name in ("options", "model_options", "data_options"):
+    for name in ("options", "model_options", "data_options", "filter_ratios"):
         if isinstance(settings.get(name), dict):
             settings[name] = _flat(settings[name])
     return settings

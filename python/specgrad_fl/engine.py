@@ -19,7 +19,7 @@ from specgrad_fl.board import Board, Layout
 from specgrad_fl.client import Report, filter_plan, peak_mib
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
-from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.errors import ConfigError, Diverged, RunError
 from specgrad_fl.executor import Executor
 from specgrad_fl.flat import FlatModel
 from specgrad_fl.methods import Round, weighted_sum
@@ -212,16 +212,24 @@ class Engine:
 
     def play(self, watch: Watcher) -> None:
         """All rounds that are left."""
-        for number in range(self.state.rounds, self.config.rounds):
-            record = self.round(number)
-            self.records.append(record)
-            self.run.append(record)
-            self.state.rounds = number + 1
-            if self.state.rounds % self.config.checkpoint_every == 0 or (
-                self.state.rounds == self.config.rounds
-            ):
-                self.store()
-            watch(record, self.config)
+        while self.state.rounds < self.config.rounds:
+            watch(self.advance(), self.config)
+
+    def advance(self) -> Record:
+        """The next round, kept."""
+        record = self.round(self.state.rounds)
+        self.keep(record)
+        return record
+
+    def keep(self, record: Record) -> None:
+        """Record the round just played, and store the state when that is due."""
+        self.records.append(record)
+        self.run.append(record)
+        self.state.rounds = record["round"]
+        if self.state.rounds % self.config.checkpoint_every == 0 or (
+            self.state.rounds == self.config.rounds
+        ):
+            self.store()
 
     def store(self) -> None:
         """A checkpoint; what it replaces is removed afterwards."""
@@ -264,7 +272,7 @@ class Engine:
     def _check_finite(self, number: int, reports: list[Report]) -> None:
         for report in reports:
             if not report.finite:
-                raise RunError(
+                raise Diverged(
                     f"round {number + 1}: the loss of client {report.client} is {report.loss} or "
                     "its weights are no longer finite; the run stops, and the checkpoint of "
                     f"round {self.state.rounds} is kept. Choose a smaller lr or clip"
@@ -286,7 +294,7 @@ class Engine:
         )
         weights = self.method.aggregate(finished, self.server)
         if not torch.isfinite(weights.sum()):
-            raise RunError(
+            raise Diverged(
                 f"round {number + 1}: {self.config.method} made weights that are not finite; the "
                 f"run stops, and the checkpoint of round {self.state.rounds} is kept. Choose a "
                 "smaller lr or milder options"
@@ -356,6 +364,18 @@ def silent(record: Record, config: Config) -> None:
     """A watcher that says nothing."""
 
 
+def prepare(config: Config) -> tuple[Config, Dataset, Partition]:
+    """Refuse what cannot be run; else the resolved configuration, its data and its partition."""
+    assembly.device_of(config)
+    assembly.check_amp(config)
+    methods.resolve_options(config.method, config.options)
+    dataset = load_data(config)
+    partition = divide(config, dataset)
+    resolved = resolve(config, dataset, partition)
+    check_model(config, dataset)
+    return resolved, dataset, partition
+
+
 def train(config: Config, out: Path | str, watch: Watcher = silent) -> RunDirectory:
     """Begin a run in a new directory and play all its rounds."""
     run = RunDirectory(Path(out))
@@ -371,13 +391,7 @@ def train(config: Config, out: Path | str, watch: Watcher = silent) -> RunDirect
 def begin(run: RunDirectory, config: Config) -> Dataset:
     """Check the configuration and write what a run directory holds before its first round."""
     _refuse_existing(run)
-    assembly.device_of(config)
-    assembly.check_amp(config)
-    methods.resolve_options(config.method, config.options)
-    dataset = load_data(config)
-    partition = divide(config, dataset)
-    resolved = resolve(config, dataset, partition)
-    check_model(config, dataset)
+    resolved, dataset, partition = prepare(config)
     with run.locked():
         _refuse_existing(run)  # another process may have begun it meanwhile
         run.create(resolved)

@@ -14,6 +14,10 @@ class ConfigError(RunError):
     """A setting that cannot be used."""
 
 
+class Diverged(RunError):
+    """Weights or loss are no longer finite: the same settings would always end here."""
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of a refusal: the nearest right name, or all of them.
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 import json
 import struct
+import subprocess
+import sys
 
 import pytest
+import torch
 from specgrad_fl import events, progress, summary
+from specgrad_fl.client import peak_mib
 from specgrad_fl.config import Config
 from specgrad_fl.runs import flattened
 
@@ -124,3 +128,18 @@ def test_flattened_names():
     flat = flattened(record(1))
     assert flat["seconds.client_filter"] == 1.0
     assert "clients" not in flat
+
+
+def test_the_peak_of_a_process_is_its_own():
+    """A child inherits its parent's peak from the system's accounts; it must not report it."""
+    program = "from specgrad_fl.client import peak_mib; print(peak_mib())"
+
+    def peak_of_a_child() -> float:
+        child = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+        return float(child.stdout)
+
+    before = peak_of_a_child()
+    ballast = torch.ones(250 * 2**20 // 4)
+    assert peak_mib() > before + 100
+    assert peak_of_a_child() < before + 50
+    assert ballast.sum() > 0

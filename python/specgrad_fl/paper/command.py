@@ -1,0 +1,142 @@
+"""``specgrad-fl reproduce``: run what is missing, then write the report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from specgrad_fl import fleet
+from specgrad_fl.config import Config, read_toml
+from specgrad_fl.errors import RunError, suggest
+from specgrad_fl.fleet import Job
+from specgrad_fl.paper import registry, report, schedule
+from specgrad_fl.paper.estimate import estimate
+from specgrad_fl.paper.model import MEASURES, Cell, Context, Experiment, tuned
+from specgrad_fl.paper.presets import PRESETS, Preset
+from specgrad_fl.progress import clock
+
+Chosen = list[tuple[Experiment, list[Cell]]]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """The command."""
+    preset = _preset(arguments)
+    if arguments.measure not in MEASURES:
+        name = arguments.measure
+        raise RunError(f"there is no measure {name!r}; {suggest(name, MEASURES)}")
+    folder = arguments.runs or Path("runs") / preset.name
+    chosen = _chosen(arguments, preset)
+    every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]
+    jobs = schedule.jobs_of(every, folder, arguments.data_root, _workers(arguments))
+    machine, machines = schedule.parse_shard(arguments.shard)
+    missing = schedule.missing(schedule.shard(jobs, machine, machines))
+    if arguments.dry_run:
+        _estimate(missing, chosen, arguments)
+        return
+    refusals: list[str] = []
+    if not arguments.report_only:
+        say = _teller(arguments.quiet)
+        context = Context(preset, folder, say, arguments.data_root, _workers(arguments))
+        try:
+            refusals = _play(missing, arguments)
+            # what is measured once is measured by the first of several machines
+            for experiment, cells in chosen if machine == 1 else ():
+                if experiment.measure is not None:
+                    experiment.measure(cells, context)
+        except KeyboardInterrupt:
+            print("\nevery finished round is stored; the same command goes on", file=sys.stderr)
+            raise
+    subject = report.Subject(preset, folder, arguments.measure, _again(arguments))
+    parts = [report.collect(experiment, cells, subject) for experiment, cells in chosen]
+    print(report.write(parts, subject, arguments.out or folder / "report"))
+    if refusals:
+        raise RunError(f"{len(refusals)} runs did not finish; the first: {refusals[0]}")
+
+
+def _preset(arguments: argparse.Namespace) -> Preset:
+    if arguments.preset not in PRESETS:
+        name = arguments.preset
+        raise RunError(f"there is no preset {name!r}; {suggest(name, PRESETS)}")
+    preset = PRESETS[arguments.preset]()
+    if arguments.device:
+        return replace(preset, base=preset.base.replace(device=arguments.device))
+    return preset
+
+
+def _chosen(arguments: argparse.Namespace, preset: Preset) -> Chosen:
+    """The experiments with their cells, tuned and with the seeds asked for."""
+    files = [Config(**read_toml(path)) for path in arguments.tuned]
+    seeds = parse_seeds(arguments.seeds) if arguments.seeds else None
+    return [
+        (
+            experiment,
+            [
+                cell if seeds is None else replace(cell, seeds=seeds)
+                for cell in tuned(experiment.cells(preset), files)
+            ],
+        )
+        for experiment in registry.find(arguments.names)
+    ]
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``0,1`` as numbers."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise RunError(f"seeds is {text!r}; write whole numbers such as 0,1,2") from None
+
+
+def _workers(arguments: argparse.Namespace) -> int:
+    """Side by side, each run has one process."""
+    return arguments.workers or (1 if arguments.jobs > 1 else 0)
+
+
+def _again(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The command that makes the same report, wherever its folders are."""
+    words = [*arguments.names, f"--preset={arguments.preset}"]
+    words += [f"--seeds={arguments.seeds}"] if arguments.seeds else []
+    words += [f"--measure={arguments.measure}"] if arguments.measure != "last10" else []
+    words += [f"--tuned={path.name}" for path in arguments.tuned]
+    return tuple(words)
+
+
+def _teller(quiet: bool) -> Callable[[str], None]:
+    """What is being measured, on standard error."""
+
+    def say(text: str) -> None:
+        if not quiet:
+            live = sys.stderr.isatty()
+            sys.stderr.write(f"\r\x1b[2K{text}" if live else f"{text}\n")
+            sys.stderr.flush()
+
+    return say
+
+
+def _estimate(jobs: Sequence[Job], chosen: Chosen, arguments: argparse.Namespace) -> None:
+    found = estimate(jobs)
+    cores = os.cpu_count() or 1
+    processes = arguments.jobs if arguments.jobs > 1 else arguments.workers or cores
+    print(
+        f"{len(jobs)} runs are missing: about {clock(found.total)} one client after the other, "
+        f"{clock(found.total / min(processes, cores))} in {processes} processes"
+    )
+    for job, reason in found.refused:
+        print(f"cannot run {job.path.name}: {reason}")
+    measured = [experiment.name for experiment, _ in chosen if experiment.measure]
+    if measured:
+        print(f"not counted: what {', '.join(measured)} measure besides")
+
+
+def _play(jobs: Sequence[Job], arguments: argparse.Namespace) -> list[str]:
+    """The runs; why some did not finish. Divergence is a result, not a refusal."""
+    progress = schedule.Progress(jobs, arguments.quiet)
+    try:
+        outcomes = fleet.play(jobs, arguments.jobs, progress)
+    finally:
+        progress.end()
+    return [f"{o.job.path.name}: {o.reason}" for o in outcomes if o.status == fleet.REFUSED]

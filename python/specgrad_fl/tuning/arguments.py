@@ -1,0 +1,29 @@
+"""The flags of ``specgrad-fl tune``, without anything that is slow to import."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+DESCRIPTION = """Search a method's learning rate and own parameters without the filter, as the
+paper does: a grid, widened until the best setting has no better neighbour. The result is a
+configuration file for `train`, `compare` and `reproduce --tuned`, with or without the filter.
+
+Only what is missing is run. Interrupted? The same command goes on where it stopped.
+
+example:
+  specgrad-fl tune --method fedprox --dataset cifar10 --rounds 50 --jobs 2 --out tuned/fedprox"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags besides the settings."""
+    parser.add_argument("--out", type=Path, help="folder of the result [tuned/METHOD]")
+    parser.add_argument("--runs", type=Path, help="folder of the runs [OUT/runs]")
+    parser.add_argument(
+        "--grid", action="append", default=[], metavar="NAME=V,V",
+        help="values of lr or of an option of the method, in place of the usual ones",
+    )  # fmt: skip
+    parser.add_argument("--seeds", default="0", help="seeds whose mean counts, such as 0,1 [0]")
+    parser.add_argument("--limit", type=int, default=6, help="values added on each side [6]")
+    parser.add_argument("--measure", default="last10", help="last10, final or best [last10]")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side [1]")

@@ -1,0 +1,264 @@
+"""How clients disagree, from their gradients taken one client at a time.
+
+Let ``mean`` be the weighted mean of the clients so far and ``W`` their weight. A client with
+gradient ``g`` and weight ``w`` adds ``w W / (W + w) |g - mean|^2`` to the disagreement, and moves
+the mean by ``w / (W + w) (g - mean)``. The same holds for every bin of the spectrum, and for every
+linear filter. All terms are positive, so nothing cancels even where the mean is far larger than
+what clients disagree about, and only the mean has to be remembered: two models' worth of memory
+for float32 gradients, one for float64, and what the transform of one layer needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specgrad_kernels import checks, ops, reference
+from specgrad_kernels.diagnostics.snapshot import Snapshot
+from specgrad_kernels.diagnostics.spectra import (
+    LayerSpectrum,
+    bin_energies,
+    circular_roughness,
+    segment_edges,
+    segment_energies,
+)
+from specgrad_kernels.layout import is_sample_order, permute_axes, sample_order
+from specgrad_kernels.spec import FilterSpec
+
+Gradients = Mapping[str, Tensor]
+
+
+class Disagreement:
+    """Takes the clients' gradients one by one and measures how they differ.
+
+    filtered: names of the filtered tensors, in the order of the spec's ratios if it has several
+    spec: ratio and flattening order of the filter whose effect is measured; cutoffs follow from it
+    measured: tensors whose spectrum is kept, by default the filtered ones
+    after: filters by label, whose effect on the disagreement of the filtered tensors is measured;
+        any method and order. ``l2`` is not linear and remembers a mean of its own, which costs as
+        much memory again.
+
+    >>> g = torch.linspace(-1, 1, 128).view(8, 16)
+    >>> meter = Disagreement(["weight"], FilterSpec(ratio=0.1))
+    >>> for scale in (1.0, 2.0, 3.0):
+    ...     meter.add(1.0, {"weight": scale * g, "bias": torch.ones(8)})
+    >>> round(meter.result().layers["weight"].kappa(), 3)
+    0.89
+    """
+
+    def __init__(
+        self,
+        filtered: Collection[str],
+        spec: FilterSpec | None = None,
+        *,
+        measured: Collection[str] | None = None,
+        after: Mapping[str, FilterSpec] | None = None,
+    ) -> None:
+        self.filtered = list(filtered)
+        self.spec = spec or FilterSpec()
+        self.after = dict(after or {})
+        for each in (self.spec, *self.after.values()):
+            each.check_count(len(self.filtered))
+            if each.batch_dims:
+                raise ValueError(
+                    f"batch_dims is {each.batch_dims}; a diagnosis takes one client at a time, "
+                    "so use batch_dims=0"
+                )
+        self.measured = set(self.filtered if measured is None else measured) | set(self.filtered)
+        self.weight = 0.0
+        self.clients = 0
+        self._layers: dict[str, _Layer] = {}
+
+    def add(self, weight: float, gradients: Gradients) -> None:
+        """Take one client's gradients by name. The tensors are read, not kept or changed."""
+        if not (weight > 0 and math.isfinite(weight)):
+            raise ValueError(f"weight is {weight}; a client's weight must be positive and finite")
+        layers = self._layers or self._begin(gradients)
+        _check(gradients, layers)
+        self._layers = layers
+        factor = weight / (self.weight + weight)
+        for name, layer in self._layers.items():
+            layer.add(self.weight * factor, factor, gradients[name].detach())
+        self.weight += weight
+        self.clients += 1
+
+    def _begin(self, gradients: Gradients) -> dict[str, _Layer]:
+        for name in (*self.filtered, *sorted(self.measured)):
+            if name not in gradients:
+                raise ValueError(f"no gradient is named {name!r}, which is to be measured")
+        layers = {}
+        for name, gradient in gradients.items():
+            index = self.filtered.index(name) if name in self.filtered else None
+            after = {} if index is None else {k: s.select([index]) for k, s in self.after.items()}
+            spec = None if index is None else self.spec.select([index])
+            try:
+                layers[name] = _Layer(gradient.detach(), spec, name in self.measured, after)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{name} cannot be measured: {error}") from error
+        return layers
+
+    def result(self) -> Snapshot:
+        """What the clients so far disagree about."""
+        if not self.clients:
+            raise ValueError("no client was added yet; call add(weight, gradients) first")
+        layers = {n: layer.spectrum(n, self.weight) for n, layer in self._layers.items()}
+        after = {
+            label: {n: self._layers[n].left[label] / self.weight for n in self.filtered}
+            for label in self.after
+        }
+        return Snapshot(layers, tuple(self.filtered), after, self.clients, self.weight)
+
+
+def measure(
+    clients: Iterable[tuple[float, Gradients]],
+    filtered: Collection[str],
+    spec: FilterSpec | None = None,
+    *,
+    measured: Collection[str] | None = None,
+    after: Mapping[str, FilterSpec] | None = None,
+) -> Snapshot:
+    """The disagreement of ``(weight, gradients)`` pairs, which are taken one at a time."""
+    meter = Disagreement(filtered, spec, measured=measured, after=after)
+    for weight, gradients in clients:
+        meter.add(weight, gradients)
+    return meter.result()
+
+
+def _check(gradients: Gradients, layers: Mapping[str, _Layer]) -> None:
+    """Refuse before anything is added, so that a caught mistake leaves no half client."""
+    if set(gradients) != set(layers):
+        odd = sorted(set(gradients) ^ set(layers))[0]
+        raise ValueError(f"clients must have the same tensors; only some have {odd!r}")
+    for name, layer in layers.items():
+        if gradients[name].shape != layer.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(gradients[name].shape)} here and "
+                f"{tuple(layer.shape)} at the first client"
+            )
+        if not bool(torch.isfinite(gradients[name]).all()):
+            raise ValueError(f"the gradient of {name} holds NaN or Inf; leave this client out")
+
+
+class _Layer:
+    """Running mean and energies of one tensor. ``spec`` is ``None`` where it is not filtered."""
+
+    def __init__(
+        self, first: Tensor, spec: FilterSpec | None, measured: bool, after: dict[str, FilterSpec]
+    ) -> None:
+        checks.check_kind(first, 0)
+        for each in (spec, *after.values()) if spec else ():
+            _check_fit(first, each)
+        self.shape = first.shape
+        self.d = first.numel()
+        self.dtype = first.dtype if first.dtype == torch.float64 else torch.float32
+        self.spec = spec
+        self.cutoff = spec.cutoff(self.d) if spec else 0
+        self.after = after
+        self.mean = torch.zeros(self.d, dtype=torch.float64, device=first.device)
+        self.edges = segment_edges(self.d, [self.cutoff]) if measured and self.d else []
+        self.energies = torch.zeros(max(0, len(self.edges) - 1), dtype=torch.float64)
+        self.total = 0.0
+        self.roughness = 0.0
+        self.left = dict.fromkeys(after, 0.0)
+        self._rescaled = {
+            label: torch.zeros_like(self.mean) for label, s in after.items() if not is_linear(s)
+        }
+
+    def add(self, scale: float, step: float, gradient: Tensor) -> None:
+        """Add ``scale |g - mean|^2`` to the energies and ``step (g - mean)`` to the mean."""
+        for label, mean in self._rescaled.items():
+            filtered = gradient.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
+            ops.apply([filtered], self.after[label])
+            self.left[label] += scale * float(_moved(mean, filtered, step).square_().sum())
+        difference = _moved(self.mean, gradient, step)
+        if scale == 0:  # the first client: there is no mean to differ from yet
+            return
+        self.total += scale * float(torch.dot(difference, difference))
+        difference = difference.to(self.dtype)
+        if self.edges:
+            signal = self._in_order(difference, self.spec)
+            self.roughness += scale * circular_roughness(signal)
+            self.energies += scale * segment_energies(bin_energies(signal), self.edges)
+        for label, spec in self.after.items():
+            if label not in self._rescaled:
+                self.left[label] += scale * self._filtered_energy(difference, spec)
+
+    def _filtered_energy(self, difference: Tensor, spec: FilterSpec) -> float:
+        """Energy that a linear filter leaves. One that zeroes bins needs no way back from them."""
+        if spec.method in _ZEROED_BINS:
+            power = bin_energies(self._in_order(difference, spec))
+            power[_ZEROED_BINS[spec.method](spec, self.d)] = 0
+            return float(power.sum())
+        filtered = difference.clone().view(self.shape)
+        ops.apply([filtered], spec)
+        return float(filtered.square_().sum())
+
+    def _in_order(self, flat: Tensor, spec: FilterSpec | None) -> Tensor:
+        """The signal that a filter sees: the layer in its flattening order."""
+        if spec is None or spec.order is None:
+            return flat
+        if is_sample_order(spec.order):
+            return flat[sample_order(self.d, spec).to(flat.device)]
+        return permute_axes([flat.view(self.shape)], spec)[0].reshape(-1)
+
+    def spectrum(self, name: str, weight: float) -> LayerSpectrum:
+        signal = self.energies
+        if self.edges:
+            ordered = self._in_order(self.mean.to(self.dtype), self.spec)
+            signal = segment_energies(bin_energies(ordered), self.edges)
+        return LayerSpectrum(
+            name=name,
+            d=self.d,
+            cutoff=self.cutoff,
+            edges=tuple(self.edges),
+            disagreement=self.energies / weight,
+            signal=signal,
+            total=self.total / weight,
+            total_signal=float(torch.dot(self.mean, self.mean)),
+            roughness=self.roughness / weight,
+        )
+
+
+def _check_fit(gradient: Tensor, spec: FilterSpec) -> None:
+    """Refuse a tensor that the filter or its flattening order cannot take."""
+    checks.check_grads([gradient], spec)
+    if is_sample_order(spec.order):
+        sample_order(gradient.numel(), spec)
+    elif spec.order is not None:
+        permute_axes([gradient], spec)
+
+
+def _moved(mean: Tensor, gradient: Tensor, step: float) -> Tensor:
+    """``gradient - mean`` in double precision, after which the mean has moved by ``step`` of it."""
+    difference = gradient.reshape(-1).to(torch.float64, copy=True).sub_(mean)
+    mean.add_(difference, alpha=step)
+    return difference
+
+
+_ZEROED_BINS: dict[str, Callable[[FilterSpec, int], slice | Tensor]] = {
+    "fft": lambda spec, d: slice(0, spec.cutoff(d)),
+    "fft_high": lambda spec, d: slice(reference.num_bins(d) - spec.cutoff(d), None),
+    "random": lambda spec, d: reference.random_bins(d, spec.cutoff(d), spec.seed),
+}
+
+
+def is_linear(spec: FilterSpec) -> bool:
+    """Whether the filter of a difference is the difference of the filtered."""
+    return spec.method != "l2"
+
+
+def filter_variants(spec: FilterSpec, **changes: Iterable[object]) -> dict[str, FilterSpec]:
+    """Filters that differ from ``spec`` in one field, by label, for ``after``.
+
+    >>> list(filter_variants(FilterSpec(), ratio=[0.05, 0.1], order=["0231"]))
+    ['ratio=0.05', 'ratio=0.1', 'order=0231']
+    """
+    return {
+        f"{field}={value}": replace(spec, **{field: value})  # type: ignore[arg-type]
+        for field, values in changes.items()
+        for value in values
+    }
