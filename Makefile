@@ -16,7 +16,7 @@ $(VENV)/dependencies: pyproject.toml
 	touch $@
 
 $(VENV)/installed: $(VENV)/dependencies setup.py $(NATIVE)
-	$(BIN)/pip install --quiet --no-build-isolation --editable ".[fl,test]"
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[fl,flower,test]"
 	touch $@
 
 demo: $(VENV)/installed

@@ -27,12 +27,15 @@ CIFAR = (
     "specgrad-fl compare --config docs/results/cifar10_resnet20.toml --filters none,fft --seeds 0"
 )
 
+FLOWER = "specgrad-fl train --engine flower --nodes 2 --clients 4 --active 2 --rounds 1"
+
 # A command that sets up its own environment or takes minutes is run in this form instead.
 SHORTER = {
     "make demo": "python -m specgrad_fl.demo --help",
     "make test": "make --dry-run test",
     "make bench": "python -m benchmarks.run --help",
     CIFAR: "specgrad-fl list",  # an hour; test_result_configurations reads its file
+    FLOWER: "specgrad-fl flower --help",  # fl/flower/test_processes.py runs its like
     "pip install .": None,  # test_install_* below
     "pip install --no-build-isolation .": None,
 }

@@ -143,4 +143,5 @@ def build_runner(
     config = blueprint.config
     method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
     samples = Samples(blueprint.kind, arrays, device_of(config))
-    return ClientRunner(config, flat, samples, split_clients(arrays), method, board)
+    partition = dict(enumerate(split_clients(arrays)))
+    return ClientRunner(config, flat, samples, partition, method, board)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_ratios, read_toml
 from specgrad_fl.diagnosis import arguments as diagnosis
 from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.flower.commands import add_actions
 from specgrad_fl.paper import arguments as reproduction
 from specgrad_fl.tuning import arguments as tuning
 
@@ -116,11 +117,16 @@ def _parser() -> Parser:
     fetch.add_argument("name", help="data set, see `specgrad-fl data list`")
     for parts in (actions.choices["list"], fetch):
         parts.add_argument("--data-root", type=Path, help="folder of the data sets")
+
+    flower = command("flower", "the machines of a federation: keys, shards, superlink, node")
+    add_actions(flower, _add_settings)
     return parser
 
 
 def _add_settings(
-    parser: Parser, only: frozenset[str] = frozenset(), without: tuple[str, ...] = ()
+    parser: argparse.ArgumentParser,
+    only: frozenset[str] = frozenset(),
+    without: tuple[str, ...] = (),
 ) -> None:
     """Flags for the settings; what is not given stays absent, so that the file can speak."""
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -328,6 +334,12 @@ def fetch_progress() -> Callable[[int, int], None] | None:
     return show
 
 
+def _flower(arguments: argparse.Namespace) -> None:
+    from specgrad_fl.flower import commands
+
+    commands.run(arguments, lambda: _settings(arguments))
+
+
 COMMANDS = {
     "train": _train,
     "resume": _resume,
@@ -338,6 +350,7 @@ COMMANDS = {
     "plot": _plot,
     "list": _list,
     "data": _data,
+    "flower": _flower,
 }
 
 

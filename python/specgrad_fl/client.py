@@ -10,7 +10,7 @@ import math
 import re
 import resource
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -172,7 +172,7 @@ class ClientRunner:
         config: Config,
         flat: FlatModel,
         samples: Samples,
-        partition: list[Tensor],
+        partition: Mapping[int, Tensor],
         method: Method,
         board: Board,
     ) -> None:

@@ -165,6 +165,40 @@ class Config:
     )
     checkpoint_every: int = setting(1, "rounds between checkpoints", low=1, execution=True)
 
+    engine: str = setting(
+        "local",
+        "where clients run: `local` in processes of this machine, `flower` on Flower's SuperNodes",
+        choices=("local", "flower"),
+        execution=True,
+    )
+    nodes: int = setting(
+        3, "SuperNodes that `engine flower` starts on this machine", low=1, execution=True
+    )
+    superlink: str = setting(
+        "", "HOST:PORT of a SuperLink to join, instead of starting one here", execution=True
+    )
+    tls_ca: str = setting(
+        "",
+        "certificate file of the authority that signed that SuperLink's certificate; by default "
+        "those the system trusts",
+        execution=True,
+    )
+    insecure: bool = setting(
+        False, "no TLS and no node keys; on the loopback interface only", execution=True
+    )
+    min_clients: int = setting(
+        1, "a round on Flower with fewer answers is repeated", low=1, execution=True
+    )
+    client_timeout: float = setting(
+        600.0,
+        "seconds a round on Flower waits before it leaves out the clients that did not answer",
+        low=0.1,
+        execution=True,
+    )
+    join_timeout: float = setting(
+        120.0, "seconds to wait for the nodes of all clients at the start", low=0.1, execution=True
+    )
+
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             value = _coerced(item, getattr(self, item.name))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,19 +15,23 @@ from torch import Tensor
 
 from specgrad_fl import assembly, batches, checkpoint, data, executor, methods, models
 from specgrad_fl.assembly import Blueprint
-from specgrad_fl.board import Board
+from specgrad_fl.board import Board, Layout
 from specgrad_fl.client import Report, filter_plan, peak_mib
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError, Diverged, RunError
+from specgrad_fl.executor import Executor
+from specgrad_fl.flat import FlatModel
 from specgrad_fl.methods import Round, weighted_sum
 from specgrad_fl.partition import Partition, make_partition
 from specgrad_fl.runs import Record, RunDirectory, check_same
 from specgrad_fl.seeding import derive, generator
-from specgrad_fl.states import ClientStates
+from specgrad_fl.states import ClientRounds, ClientStates
 from specgrad_fl.summary import summarise
 
 Watcher = Callable[[Record, Config], None]
+# an executor for clients elsewhere, which keep their own state
+Elsewhere = Callable[[Blueprint, dict[str, Tensor], FlatModel, Layout, ClientRounds], Executor]
 # a forward pass alone, of the cost of forward and backward
 EVALUATION_COST = 0.3
 EVALUATION_SHARE = 0.05
@@ -130,9 +135,16 @@ class Split:
 
 
 class Engine:
-    """One run in progress."""
+    """One run in progress; ``elsewhere`` starts an executor whose clients keep their own state."""
 
-    def __init__(self, config: Config, dataset: Dataset, partition: Partition, run: RunDirectory):
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        partition: Partition,
+        run: RunDirectory,
+        elsewhere: Elsewhere | None = None,
+    ):
         torch.set_num_threads(config.threads)
         self.config = config
         self.run = run
@@ -150,15 +162,23 @@ class Engine:
             self.flat.buffer_size,
             rows,
             self.method.sent_vectors,
-            self.method.client_vectors,
+            () if elsewhere else self.method.client_vectors,
         )
         self.state = run.load_state(config, dataset.fingerprint)
         self.records = run.rewind(self.state.rounds)
-        self.states = ClientStates(
-            run.clients_path, self.method.client_vectors, self.flat.size, config.state_ram_mib
+        self.states: ClientRounds = (
+            ClientRounds()
+            if elsewhere
+            else ClientStates(
+                run.clients_path, self.method.client_vectors, self.flat.size, config.state_ram_mib
+            )
         )
         self.states.restore(self.state.client_rounds)
-        self.executor = executor.start(blueprint, arrays, self.flat, self._layout)
+        self.executor = (
+            elsewhere(blueprint, arrays, self.flat, self._layout, self.states)
+            if elsewhere
+            else executor.start(blueprint, arrays, self.flat, self._layout)
+        )
         self.board = self.executor.board
         self.server = self.method.server_state()
         self._restore()
@@ -227,12 +247,12 @@ class Engine:
         clients = draw_clients(config, config.clients, number)
         for name in self.method.sent_vectors:
             self.board.sent[name].copy_(self.server[name])
-        if self.board.states:
-            for row, client in enumerate(clients):
-                for name, vector in self.states.get(client).items():
-                    self.board.states[name][row].copy_(vector)
+        for row, client in enumerate(clients):
+            for name, vector in self.states.get(client).items():
+                self.board.states[name][row].copy_(vector)
         reports = self.executor.train(number, lr, clients)
         self._check_finite(number, reports)
+        clients = [report.client for report in reports]
         trained = time.perf_counter()
         self._aggregate(number, clients, reports)
         aggregated = time.perf_counter()
@@ -286,8 +306,8 @@ class Engine:
         board.weights.copy_(weights)
         if len(board.buffers):
             board.buffers.copy_(weighted_sum(board.buffer_results[: len(clients)], shares))
-        for row, client in enumerate(clients):
-            if board.states:
+        if self.method.client_vectors:
+            for row, client in enumerate(clients):
                 kept = {name: rows[row] for name, rows in board.states.items()}
                 self.states.put(client, number + 1, kept)
 
@@ -321,6 +341,7 @@ class Engine:
         }
         if score is not None:
             record |= {"test_accuracy": score.accuracy, "test_loss": score.loss}
+        record |= self.executor.remarks()
         return record | {
             "time": time.time(),
             "seconds": {
@@ -358,16 +379,32 @@ def prepare(config: Config) -> tuple[Config, Dataset, Partition]:
 def train(config: Config, out: Path | str, watch: Watcher = silent) -> RunDirectory:
     """Begin a run in a new directory and play all its rounds."""
     run = RunDirectory(Path(out))
+    if config.engine == "flower":
+        launch = _flower_launch()
+        launch.check(config)
+        return launch.play(run, begin(run, config), watch)
+    dataset = begin(run, config)
+    with run.locked():
+        return _play(run, run.config(), dataset, watch)
+
+
+def begin(run: RunDirectory, config: Config) -> Dataset:
+    """Check the configuration and write what a run directory holds before its first round."""
+    _refuse_existing(run)
+    resolved, dataset, partition = prepare(config)
+    with run.locked():
+        _refuse_existing(run)  # another process may have begun it meanwhile
+        run.create(resolved)
+        run.save_partition(partition, dataset.train_y, dataset.num_classes)
+    return dataset
+
+
+def _refuse_existing(run: RunDirectory) -> None:
     if run.exists:
         raise RunError(
             f"{run.path} already holds a run; continue it with `specgrad-fl resume {run.path}` "
             "or choose another --out"
         )
-    resolved, dataset, partition = prepare(config)
-    with run.locked():
-        run.create(resolved)
-        run.save_partition(partition, dataset.train_y, dataset.num_classes)
-        return _play(run, resolved, dataset, watch)
 
 
 def resume(
@@ -379,17 +416,40 @@ def resume(
     config = stored.replace(**check_same(stored, changes or {}))
     if run.finished:
         return run
+    if config.engine == "flower":
+        launch = _flower_launch()
+        launch.check(config)
+        with run.locked():
+            run.reconfigure(config)
+        return launch.play(run, load_data(config), watch)
+    return carry_on(run, config, watch)
+
+
+def carry_on(
+    run: RunDirectory, config: Config, watch: Watcher, elsewhere: Elsewhere | None = None
+) -> RunDirectory:
+    """Play the rounds that are left, here or elsewhere."""
     assembly.check_amp(config)
     with run.locked():
-        return _play(run, config, load_data(config), watch)
+        return _play(run, config, load_data(config), watch, elsewhere)
 
 
-def _play(run: RunDirectory, config: Config, dataset: Dataset, watch: Watcher) -> RunDirectory:
-    if not run.partition_path.is_file():  # killed before it was written
-        run.save_partition(divide(config, dataset), dataset.train_y, dataset.num_classes)
-    partition = Partition.load(run.partition_path)
-    partition.check(dataset)
-    engine = Engine(config, dataset, partition, run)
+def _flower_launch() -> ModuleType:
+    """Imported when it is asked for: most installations are without Flower."""
+    from specgrad_fl.flower import launch
+
+    return launch
+
+
+def _play(
+    run: RunDirectory,
+    config: Config,
+    dataset: Dataset,
+    watch: Watcher,
+    elsewhere: Elsewhere | None = None,
+) -> RunDirectory:
+    partition = partition_of(run, config, dataset)
+    engine = Engine(config, dataset, partition, run, elsewhere)
     try:
         engine.play(watch)
     finally:
@@ -399,3 +459,12 @@ def _play(run: RunDirectory, config: Config, dataset: Dataset, watch: Watcher) -
     plots.curves(run.path / "curves.png", {run.path.name: engine.records})
     run.write_summary(summarise(engine.records, config))
     return run
+
+
+def partition_of(run: RunDirectory, config: Config, dataset: Dataset) -> Partition:
+    """The run's partition, made again where the run was killed before it was written."""
+    if not run.partition_path.is_file():
+        run.save_partition(divide(config, dataset), dataset.train_y, dataset.num_classes)
+    partition = Partition.load(run.partition_path)
+    partition.check(dataset)
+    return partition

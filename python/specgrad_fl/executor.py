@@ -42,7 +42,14 @@ class Executor(Protocol):
     processes: int
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
-        """Train every client from the board's weights; reports in the order of ``clients``."""
+        """Train every client from the board's weights; reports in the order of ``clients``.
+
+        Where a client may fail to answer, the reports and rows are those of the others.
+        """
+        ...
+
+    def remarks(self) -> dict[str, Any]:
+        """What the record of the last round should say besides."""
         ...
 
     def score(self) -> Score:
@@ -97,6 +104,9 @@ class InProcess:
         self._runner.load_scored()
         count = len(self._runner.samples.test_y)
         return summed((self._runner.score(*span) for span in spans(count, self._batch)), count)
+
+    def remarks(self) -> dict[str, Any]:
+        return {}
 
     def memory(self) -> list[float]:
         return []
@@ -224,6 +234,9 @@ class Workers:
         messages = [{"score": list(span)} for span in spans(self._tests, self._config.eval_batch)]
         self._spread(messages, lambda index, _, value: parts.__setitem__(index, tuple(value)))
         return summed((parts[index] for index in range(len(messages))), self._tests)
+
+    def remarks(self) -> dict[str, Any]:
+        return {}
 
     def memory(self) -> list[float]:
         return list(self._memory)

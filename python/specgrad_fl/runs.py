@@ -100,6 +100,10 @@ class RunDirectory:
         atomic.write_text(self.path / "environment.json", _json(environment.report()))
         atomic.write_text(self.config_path, to_toml(config.as_dict()))
 
+    def reconfigure(self, config: Config) -> None:
+        """Change settings that have no effect on the result."""
+        atomic.write_text(self.config_path, to_toml(config.as_dict()))
+
     def config(self) -> Config:
         """The configuration the run was begun with."""
         if not self.exists:
@@ -149,6 +153,12 @@ class RunDirectory:
             client_rounds={int(k): v for k, v in facts["client_rounds"].items()},
             tensors=tensors,
         )
+
+    def load_rounds(self) -> int:
+        """How many rounds the stored state has seen."""
+        if not self.last_path.is_file():
+            return 0
+        return checkpoint.load(self.last_path)[1]["rounds"]
 
     def records(self) -> list[Record]:
         """The rounds in ``metrics.jsonl``; a torn last line, left by a crash, is not one."""

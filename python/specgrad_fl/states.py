@@ -20,10 +20,48 @@ from specgrad_fl.errors import RunError
 Vectors = dict[str, Tensor]
 
 
-class ClientStates:
+class ClientRounds:
+    """The rounds whose states clients hold that keep them elsewhere, on their own machines."""
+
+    def __init__(self) -> None:
+        self._round: dict[int, int] = {}
+        self._stored: dict[int, int] = {}
+
+    def get(self, client: int) -> Vectors:
+        """Nothing: the state stays with the client."""
+        return {}
+
+    def put(self, client: int, round_number: int, state: Vectors) -> None:
+        """Note the round after which a client's state was taken over."""
+        self._round[client] = round_number
+
+    def newest(self, client: int) -> int:
+        """The round of the state that a client must go on from; 0 for zeros."""
+        return self._round.get(client, 0)
+
+    def stored(self, client: int) -> int:
+        """The round of the state that a client needs after the last checkpoint is restored."""
+        return self._stored.get(client, 0)
+
+    def flush(self) -> dict[int, int]:
+        """The round of the newest state of each client."""
+        return dict(self._round)
+
+    def restore(self, rounds: dict[int, int]) -> None:
+        """Go back to the states that a checkpoint lists."""
+        self._round = dict(rounds)
+        self._stored = dict(rounds)
+
+    def sweep(self) -> None:
+        """A checkpoint is stored: older states will not be asked for again."""
+        self._stored = dict(self._round)
+
+
+class ClientStates(ClientRounds):
     """Vectors of length ``size`` by client, zero until they are first stored."""
 
     def __init__(self, folder: Path, names: tuple[str, ...], size: int, ram_mib: float) -> None:
+        super().__init__()
         self.folder = folder
         self.names = names
         self.size = size
@@ -31,7 +69,6 @@ class ClientStates:
         self._capacity = int(ram_mib * 2**20 // bytes_each)
         self._recent: OrderedDict[int, Vectors] = OrderedDict()
         self._unwritten: set[int] = set()
-        self._round: dict[int, int] = {}
 
     def _path(self, client: int, round_number: int) -> Path:
         return self.folder / f"{client:06d}-{round_number:06d}.safetensors"

@@ -81,7 +81,8 @@ class Disagreement:
         _check(gradients, layers)
         self._layers = layers
         factor = weight / (self.weight + weight)
-        for name, layer in self._layers.items():
+        # the largest first: what it frees is room enough for all others
+        for name, layer in sorted(self._layers.items(), key=lambda item: -item[1].d):
             layer.add(self.weight * factor, factor, gradients[name].detach())
         self.weight += weight
         self.clients += 1
@@ -190,8 +191,9 @@ class _Layer:
     def _filtered_energy(self, difference: Tensor, spec: FilterSpec) -> float:
         """Energy that a linear filter leaves. One that zeroes bins needs no way back from them."""
         if spec.method in _ZEROED_BINS:
+            zeroed = _ZEROED_BINS[spec.method](spec, self.d)
             power = bin_energies(self._in_order(difference, spec))
-            power[_ZEROED_BINS[spec.method](spec, self.d)] = 0
+            power[zeroed] = 0
             return float(power.sum())
         filtered = difference.clone().view(self.shape)
         ops.apply([filtered], spec)
@@ -242,7 +244,8 @@ def _moved(mean: Tensor, gradient: Tensor, step: float) -> Tensor:
 _ZEROED_BINS: dict[str, Callable[[FilterSpec, int], slice | Tensor]] = {
     "fft": lambda spec, d: slice(0, spec.cutoff(d)),
     "fft_high": lambda spec, d: slice(reference.num_bins(d) - spec.cutoff(d), None),
-    "random": lambda spec, d: reference.random_bins(d, spec.cutoff(d), spec.seed),
+    # a copy, because the slice would keep the whole permutation
+    "random": lambda spec, d: reference.random_bins(d, spec.cutoff(d), spec.seed).clone(),
 }
 
 

@@ -1,0 +1,317 @@
+"""Clients on Flower's SuperNodes: one message to each node and round, results in order of client.
+
+Messages are pushed and pulled in a loop of our own: the stock one sleeps three seconds between
+looks, and sums in order of arrival.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from specgrad_fl import assembly
+from specgrad_fl.assembly import Blueprint
+from specgrad_fl.board import Layout
+from specgrad_fl.client import Report
+from specgrad_fl.errors import RunError
+from specgrad_fl.executor import InProcess
+from specgrad_fl.flat import FlatModel
+from specgrad_fl.flower import shards, wire
+from specgrad_fl.flower.node import version
+from specgrad_fl.states import ClientRounds
+
+# between looks for answers, and for nodes that have gone
+PULL_SECONDS, PRESENCE_SECONDS = 0.1, 5.0
+SPARE_SECONDS = 60.0
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a client sent, checked."""
+
+    report: Report
+    weights: Tensor
+    buffers: Tensor
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the server knows of a client's data."""
+
+    size: int
+    fingerprint: str
+
+
+class FlowerExecutor(InProcess):
+    """Trains on nodes, scores here. A client that fails is left out of the round."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        run: str,
+        blueprint: Blueprint,
+        arrays: dict[str, Tensor],
+        flat: FlatModel,
+        layout: Layout,
+        states: ClientRounds,
+    ) -> None:
+        super().__init__(blueprint, arrays, flat, layout)
+        self._grid = grid
+        self._run = run
+        self._states = states
+        self._config = blueprint.config
+        self._blueprint = blueprint.as_dict()
+        self._method = self._runner.method
+        self._sizes: list[int] = arrays["sizes"].tolist()
+        self._known = [
+            Known(len(held), _fingerprint(arrays, held)) for held in assembly.split_clients(arrays)
+        ]
+        self._hosts: dict[int, int] = {}
+        self._asked: set[int] = set()
+        self._refusals: dict[int, str] = {}
+        self._memory: dict[int, float] = {}
+        self._remarks: dict[str, Any] = {}
+        self._bytes = {"down": 0, "up": 0}
+        self._wait_for(range(len(self._sizes)))
+        if len(self._hosts) < self._config.min_clients:
+            raise self._too_few_nodes()
+
+    def _wait_for(self, clients: Iterable[int]) -> None:
+        """Wait for the nodes of clients, at most ``join_timeout`` seconds."""
+        deadline = time.monotonic() + self._config.join_timeout
+        wanted = set(clients)
+        while True:
+            self._meet(deadline)
+            if wanted <= set(self._hosts) or time.monotonic() >= deadline:
+                return
+            time.sleep(PULL_SECONDS)
+
+    def _too_few_nodes(self) -> RunError:
+        reasons = "".join(f"; node {n}: {why}" for n, why in sorted(self._refusals.items()))
+        return RunError(
+            f"{len(self._hosts)} of {len(self._sizes)} clients are on a connected node after "
+            f"{self._config.join_timeout:g} s, and min_clients is {self._config.min_clients}; "
+            f"start the SuperNodes with the data of the others{reasons}"
+        )
+
+    def _meet(self, deadline: float) -> None:
+        """Ask new nodes for their clients, and forget nodes that have gone."""
+        present = set(self._grid.get_node_ids())
+        self._asked &= present
+        self._hosts = {c: node for c, node in self._hosts.items() if node in present}
+        new = present - self._asked
+        if not new:
+            return
+        self._asked |= new
+        answers = self._exchange({n: wire.pack({}) for n in new}, "query", deadline)
+        for node, answer in sorted(answers.items()):
+            try:
+                self._welcome(node, _content(answer))
+            except wire.WireError as error:
+                self._refusals[node] = str(error)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                self._refusals[node] = "it does not introduce itself as a node of this trainer"
+
+    def _welcome(self, node: int, content: RecordDict) -> None:
+        """Take over the clients of a node whose software and data are those of this run."""
+        facts, _ = wire.unpack(content)
+        if facts.get("protocol") != wire.PROTOCOL or facts.get("specgrad") != version():
+            raise wire.WireError(
+                f"it runs specgrad {facts.get('specgrad')} and the server {version()}; install the "
+                "same version on both"
+            )
+        for name, about in dict(facts.get("clients", {})).items():
+            client = int(name)
+            if client >= len(self._known):
+                continue
+            known = self._known[client]
+            if Known(about["size"], about["fingerprint"]) != known:
+                self._refusals[node] = (
+                    f"its data of client {client} are not those of this run; write them again with "
+                    "`specgrad-fl flower shards`"
+                )
+                continue
+            self._hosts[client] = node
+
+    def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
+        accepted: dict[int, Result] = {}
+        reasons: dict[int, str] = {}
+        self._bytes = {"down": 0, "up": 0}
+        attempts = 0
+        while len(accepted) < min(self._config.min_clients, len(clients)):
+            if attempts == ATTEMPTS:
+                raise self._too_few_answers(round_number, len(accepted), reasons)
+            missing = [client for client in clients if client not in accepted]
+            if attempts:
+                self._wait_for(missing)
+            self._attempt(round_number, lr, missing, accepted, reasons)
+            attempts += 1
+        taken = sorted(accepted)
+        for row, client in enumerate(taken):
+            self.board.results[row].copy_(accepted[client].weights)
+            self.board.buffer_results[row].copy_(accepted[client].buffers)
+        self._remarks = {"wire_bytes": dict(self._bytes), "repeats": attempts - 1}
+        left_out = [client for client in clients if client not in accepted]
+        if left_out:
+            told_all = [f"client {c}: {reasons[c]}" for c in left_out]
+            self._remarks |= {"left_out": left_out, "reasons": told_all}
+        return [accepted[client].report for client in taken]
+
+    def _too_few_answers(self, round_number: int, count: int, reasons: dict[int, str]) -> RunError:
+        told = "; ".join(f"client {client}: {why}" for client, why in sorted(reasons.items()))
+        return RunError(
+            f"round {round_number + 1}: {count} of {count + len(reasons)} clients answered in "
+            f"{ATTEMPTS} attempts, and min_clients is {self._config.min_clients}; the checkpoint "
+            f"before this round is kept, so mend the nodes and resume ({told})"
+        )
+
+    def _attempt(
+        self,
+        round_number: int,
+        lr: float,
+        clients: list[int],
+        accepted: dict[int, Result],
+        reasons: dict[int, str],
+    ) -> None:
+        """Ask for clients; what can be used goes to ``accepted``, why not to ``reasons``."""
+        deadline = time.monotonic() + self._config.client_timeout
+        self._meet(deadline)
+        by_node: dict[int, list[int]] = {}
+        for client in clients:
+            reasons[client] = "no connected node has its data"
+            if client in self._hosts:
+                reasons[client] = f"no answer within {self._config.client_timeout:g} s"
+                by_node.setdefault(self._hosts[client], []).append(client)
+        arrays = self._outgoing()
+        orders = {
+            node: wire.pack(self._order(round_number, lr, asked), arrays)
+            for node, asked in by_node.items()
+        }
+        self._bytes["down"] += sum(map(wire.size, orders.values()))
+        answers = self._exchange(orders, "train", deadline)
+        for node, answer in answers.items():
+            self._sort(round_number, by_node[node], answer, accepted, reasons)
+
+    def _outgoing(self) -> wire.Arrays:
+        board = self.board
+        vectors = {"weights": board.weights, "buffers": board.buffers}
+        vectors |= {f"sent-{name}": vector for name, vector in board.sent.items()}
+        return {name: vector.numpy() for name, vector in vectors.items()}
+
+    def _order(self, round_number: int, lr: float, clients: list[int]) -> dict[str, Any]:
+        return {
+            "run": self._run,
+            "blueprint": self._blueprint,
+            "sizes": self._sizes,
+            "round": round_number,
+            "lr": lr,
+            "clients": clients,
+            "newest": {str(c): self._states.newest(c) for c in clients},
+            "stored": {str(c): self._states.stored(c) for c in clients},
+        }
+
+    def _exchange(
+        self, contents: Mapping[int, RecordDict], kind: str, deadline: float
+    ) -> dict[int, Message]:
+        """Send each node its message; the answers that come before the deadline, by node."""
+        nodes = sorted(contents)
+        # Flower drops a message after its time, with an error that would hide our own time-out
+        lifetime = max(deadline - time.monotonic(), 0) + SPARE_SECONDS
+        messages = [Message(contents[node], node, kind, ttl=lifetime) for node in nodes]
+        sent = self._grid.push_messages(messages)
+        waiting = {str(name): node for name, node in zip(sent, nodes, strict=True) if name}
+        answers: dict[int, Message] = {}
+        looked = time.monotonic()
+        while waiting:
+            for reply in self._grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    answers[node] = reply
+            now = time.monotonic()
+            if not waiting or now >= deadline:
+                break
+            if now - looked > PRESENCE_SECONDS:
+                looked = now
+                present = set(self._grid.get_node_ids())
+                waiting = {name: node for name, node in waiting.items() if node in present}
+            time.sleep(PULL_SECONDS)
+        return answers
+
+    def _sort(
+        self,
+        round_number: int,
+        asked: Iterable[int],
+        answer: Message,
+        accepted: dict[int, Result],
+        reasons: dict[int, str],
+    ) -> None:
+        """Check a node's answer, client by client."""
+        try:
+            content = _content(answer)
+            self._bytes["up"] += wire.size(content)
+            facts, arrays = wire.unpack(content)
+            if facts.get("round") != round_number:
+                raise wire.WireError(f"an answer to round {facts.get('round')}")
+            reports = dict(facts["reports"])
+        except (wire.WireError, KeyError, TypeError, ValueError) as error:
+            reasons.update(dict.fromkeys(asked, f"its node sent {error}"))
+            return
+        for client in asked:
+            try:
+                accepted[client] = self._result(client, reports.get(str(client)), arrays)
+            except wire.WireError as error:
+                reasons[client] = str(error)
+            else:
+                reasons.pop(client, None)
+                self._memory[self._hosts[client]] = accepted[client].report.peak_mib
+
+    def _result(self, client: int, told: Any, arrays: wire.Arrays) -> Result:
+        """A client's part of an answer, or a :class:`WireError` that says what is wrong with it."""
+        if isinstance(told, dict) and "error" in told:
+            raise wire.WireError(str(told["error"]))
+        try:
+            report = Report(**told)
+            usable = report.client == client and report.steps > 0 and report.lr_sum > 0
+        except TypeError as error:
+            raise wire.WireError("its node sent no report of it") from error
+        if not usable:
+            raise wire.WireError("its report is of another client or of no step")
+        if not report.finite:
+            raise wire.WireError("its loss or weights are no longer finite; choose a smaller lr")
+        vectors = {
+            name: wire.check_array(arrays, f"{client}/{name}", like, name)
+            for name, like in self._expected().items()
+        }
+        return Result(
+            report, torch.from_numpy(vectors["weights"]), torch.from_numpy(vectors["buffers"])
+        )
+
+    def _expected(self) -> dict[str, Any]:
+        """Every array that a client sends, and one of its form."""
+        weights, buffers = self.board.weights.numpy(), self.board.buffers.numpy()
+        states = self._method.client_vectors[: self._method.up - 1]
+        return {"weights": weights, "buffers": buffers} | {f"state-{n}": weights for n in states}
+
+    def remarks(self) -> dict[str, Any]:
+        return self._remarks
+
+    def memory(self) -> list[float]:
+        return list(self._memory.values())
+
+
+def _content(answer: Message) -> RecordDict:
+    if answer.has_error():
+        raise wire.WireError(f"an error: {answer.error.reason}")
+    return answer.content
+
+
+def _fingerprint(arrays: dict[str, Tensor], held: Tensor) -> str:
+    return shards.fingerprint(arrays["train_x"][held].numpy(), arrays["train_y"][held].numpy())

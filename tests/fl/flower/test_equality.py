@@ -1,0 +1,48 @@
+"""The Flower engine gives the bits of the in-process engine, for every method."""
+
+from __future__ import annotations
+
+import pytest
+from specgrad_fl import engine
+from specgrad_fl.methods import METHODS
+
+MEASURED = ("time", "seconds", "filter_share", "memory_mib", "wire_bytes", "repeats")
+
+
+def essence(run) -> list[dict]:
+    return [{k: v for k, v in r.items() if k not in MEASURED} for r in run.records()]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_same_bits_as_in_one_process(tmp_path, small, federation, method):
+    settings = {"method": method, "filter": "fft", "rounds": 3, "seed": 4}
+    here = engine.train(small(**settings), tmp_path / "here")
+    there = federation(**settings).play()
+    assert essence(here) == essence(there)
+    assert here.last_path.read_bytes() == there.last_path.read_bytes()
+    assert here.best_path.read_bytes() == there.best_path.read_bytes()
+
+
+def test_bernoulli_draws_and_batchnorm(tmp_path, small, federation, monkeypatch):
+    (tmp_path / "nets_for_flower.py").write_text(
+        "from torch import nn\n"
+        "def make(num_classes, in_channels):\n"
+        "    return nn.Sequential(nn.Conv2d(in_channels, 4, 3), nn.BatchNorm2d(4), nn.ReLU(),\n"
+        "        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {"model": "nets_for_flower:make", "sampling": "bernoulli", "rounds": 3}
+    here = engine.train(small(**settings), tmp_path / "here")
+    there = federation(nodes=2, **settings).play()
+    assert essence(here) == essence(there)
+    assert here.last_path.read_bytes() == there.last_path.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_payload_is_that_of_the_specification(federation, method):
+    """One client on each node: what is sent is ``down`` and ``up`` times the model."""
+    run = federation(nodes=6, method=method, rounds=1).play()
+    record = run.records()[0]
+    for way in ("down", "up"):
+        assert record["wire_bytes"][way] == pytest.approx(record[f"bytes_{way}"], rel=0.01)

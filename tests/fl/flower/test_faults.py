@@ -1,0 +1,203 @@
+"""What a node may do wrong, and what the server makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from specgrad_fl import assembly, batches, checkpoint, data
+from specgrad_fl.assembly import Blueprint
+from specgrad_fl.engine import draw_clients
+from specgrad_fl.errors import RunError
+from specgrad_fl.flower import shards, wire
+from specgrad_fl.methods import weighted_sum
+from specgrad_fl.models import Inputs
+
+
+def images():
+    kind, _ = batches.stored(data.load("digits"), augment=True, channels_last=True)
+    return kind
+
+
+def changed(reply: Message, change) -> Message:
+    """The answer with its facts and arrays passed through ``change``."""
+    facts, arrays = wire.unpack(reply.content)
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    change(facts, arrays)
+    reply.content = wire.pack(facts, arrays)
+    return reply
+
+
+def in_round(made, node, number, change):
+    """Tamper with one node's answer to one round."""
+
+    def tamper(answering, reply):
+        if answering != node or reply.metadata.message_type != "train" or reply.has_error():
+            return reply
+        facts, _ = wire.unpack(reply.content)
+        return change(reply) if facts["round"] == number else reply
+
+    made.grid.tamper = tamper
+
+
+def weights(arrays, client):
+    return arrays[f"{client}/weights"]
+
+
+def spoil_with(value):
+    def spoil(facts, arrays):
+        for client in facts["reports"]:
+            weights(arrays, client)[7] = value
+
+    return spoil
+
+
+def shorten(facts, arrays):
+    for client in facts["reports"]:
+        arrays[f"{client}/weights"] = weights(arrays, client)[:-1]
+
+
+def widen(facts, arrays):
+    for client in facts["reports"]:
+        arrays[f"{client}/weights"] = weights(arrays, client).astype(np.float64)
+
+
+def drop(facts, arrays):
+    arrays.clear()
+
+
+def unreported(facts, arrays):
+    facts["reports"] = {}
+
+
+def another_round(facts, arrays):
+    facts["round"] = 17
+
+
+def foreign(reply):
+    reply.content = RecordDict({"model": ArrayRecord([np.ones(3)]), "metrics": MetricRecord({})})
+    return reply
+
+
+def garbage(reply):
+    reply.content = RecordDict(
+        {wire.ARRAYS: ArrayRecord(), wire.FACTS: ConfigRecord({"json": b"not compressed"})}
+    )
+    return reply
+
+
+FAULTS = {
+    "nan": (lambda reply: changed(reply, spoil_with(np.nan)), "its weights are not finite"),
+    "infinity": (lambda reply: changed(reply, spoil_with(np.inf)), "its weights are not finite"),
+    "shape": (lambda reply: changed(reply, shorten), "its weights are float32 of shape"),
+    "dtype": (lambda reply: changed(reply, widen), "its weights are float64 of shape"),
+    "no arrays": (lambda reply: changed(reply, drop), "it sent no weights"),
+    "no report": (lambda reply: changed(reply, unreported), "no report of it"),
+    "old answer": (lambda reply: changed(reply, another_round), "an answer to round 17"),
+    "foreign": (foreign, "a record of another application"),
+    "garbage": (garbage, "facts cannot be read"),
+    "silence": (lambda reply: None, "no answer within 1 s"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_answer_is_left_out_and_named(federation, fault):
+    """The mean is that of the others, with their shares renormalised."""
+    change, reason = FAULTS[fault]
+    made = federation(nodes=6, rounds=1)
+    drawn = draw_clients(made.run.config(), 6, 0)
+    bad, rest = drawn[1], [drawn[0], drawn[2]]
+    in_round(made, 100 + bad, 0, change)
+    sent = {}
+
+    def remember(node, reply, tamper=made.grid.tamper):
+        if node - 100 in rest and reply.metadata.message_type == "train":
+            _, arrays = wire.unpack(reply.content)
+            sent[node - 100] = torch.from_numpy(weights(arrays, node - 100))
+        return tamper(node, reply)
+
+    made.grid.tamper = remember
+    (record,) = made.play().records()
+    assert record["clients"] == rest
+    assert record["left_out"] == [bad]
+    assert record["reasons"][0].startswith(f"client {bad}: ")
+    assert reason in record["reasons"][0]
+    rows = torch.stack([sent[client] for client in rest])
+    mean = weighted_sum(rows, torch.tensor([0.5, 0.5], dtype=torch.float64))
+    stored, _ = checkpoint.load(made.run.last_path)
+    model = assembly.build_model(Blueprint(made.run.config(), images(), Inputs(10, 1, 8)))
+    for name, value in model.named(mean).items():
+        assert torch.equal(stored[f"model.{name}"], value)
+
+
+def test_a_round_below_the_minimum_is_repeated(federation):
+    settings = {"nodes": 6, "rounds": 2, "min_clients": 3}
+    undisturbed = federation(**settings).play()
+    made = federation("again", **settings)
+    bad = undisturbed.records()[1]["clients"][0]
+    failures = []
+
+    def once(reply):
+        failures.append(reply)
+        return None if len(failures) == 1 else reply
+
+    in_round(made, 100 + bad, 1, once)
+    run = made.play()
+    assert run.records()[1]["repeats"] == 1
+    assert "left_out" not in run.records()[1]
+    assert run.last_path.read_bytes() == undisturbed.last_path.read_bytes()
+
+
+def test_nothing_is_averaged_when_nobody_answers(federation):
+    made = federation(nodes=2, rounds=2, min_clients=1)
+
+    def silence(node, reply):
+        if reply.metadata.message_type != "train" or reply.has_error():
+            return reply
+        facts, _ = wire.unpack(reply.content)
+        return None if facts["round"] == 1 else reply
+
+    made.grid.tamper = silence
+    with pytest.raises(RunError, match=r"round 2: 0 of 3 clients answered in 3 attempts"):
+        made.play()
+    assert len(made.run.records()) == 1
+    made.grid.tamper = lambda node, reply: reply
+    assert len(made.play().records()) == 2
+
+
+def test_an_exception_on_a_node_is_told(federation):
+    made = federation(nodes=6, rounds=1, active=6, min_clients=6)
+    shards.path_of(made.grid.folders[103] / "data", 3).write_bytes(b"damaged")
+    with pytest.raises(RunError, match=r"node 103: an error: the data of client 3 cannot be read"):
+        made.play()
+
+
+def test_data_of_another_run_are_refused(federation):
+    made = federation(nodes=6, rounds=1, active=6, min_clients=6)
+    folder = made.grid.folders[102] / "data"
+    arrays = shards.read(folder, 2, ("train_x", "train_y"))
+    shards.write(folder, 2, arrays["train_x"][::-1], arrays["train_y"])
+    with pytest.raises(RunError, match="node 102: its data of client 2 are not those of this run"):
+        made.play()
+
+
+def test_another_version_is_refused(federation, monkeypatch):
+    made = federation(rounds=1)
+    monkeypatch.setattr("specgrad_fl.flower.executor.version", lambda: "9.9")
+    with pytest.raises(
+        RunError, match=r"it runs specgrad \S+ and the server 9.9; install the same"
+    ):
+        made.play()
+
+
+def test_a_node_that_returns_under_another_name_is_met_again(federation):
+    made = federation(nodes=2, rounds=3, active=6, min_clients=6)
+
+    def watch(record, config):
+        if record["round"] == 1:
+            made.grid.folders[200] = made.grid.folders.pop(100)
+
+    run = made.play(watch)
+    assert [r["clients"] for r in run.records()] == [list(range(6))] * 3
+    assert {node for node, _ in made.grid.log} == {100, 101, 200}

@@ -1,0 +1,163 @@
+"""Mistakes on the command line: one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import socket
+import stat
+import threading
+
+import pytest
+from flwr.app import Context, RecordDict
+from specgrad_fl import cli
+from specgrad_fl.flower import launch, server_app
+from specgrad_fl.flower.node import version
+from specgrad_fl.flower.rundir import FlowerFiles
+from specgrad_fl.flower.security import make_keys
+from specgrad_fl.runs import RunDirectory
+
+TRAIN = ["train", "--engine=flower", "--clients=2", "--active=2", "--rounds=1"]
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """The sentence with which a command is refused."""
+    monkeypatch.chdir(tmp_path)
+
+    def refused(*arguments: str) -> str:
+        assert cli.main(list(arguments)) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("specgrad-fl: ")
+        assert len(error.splitlines()) == 1
+        return error
+
+    return refused
+
+
+@pytest.fixture
+def taken():
+    """A port that somebody listens on without ever answering."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def test_flower_is_not_installed(refused, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "flwr" else found(name, *a)
+    )
+    for command in (TRAIN, ["flower", "keys", "--host=a"]):
+        assert "pip install 'specgrad[fl,flower]'" in refused(*command)
+
+
+def test_another_flower_is_installed(refused, monkeypatch):
+    monkeypatch.setattr(launch.metadata, "version", lambda name: "1.30.0")
+    assert "written for Flower 1.41, and 1.30.0 is installed" in refused(*TRAIN)
+
+
+def test_nothing_is_written_before_a_refusal(refused, tmp_path):
+    message = refused(*TRAIN, "--superlink=127.0.0.1:1", "--out=run")
+    assert "nothing answers at 127.0.0.1:1; check --superlink" in message
+    assert not (tmp_path / "run").exists()
+
+
+class NoSuperLink(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        """Say nothing."""
+
+
+def test_something_else_answers(refused):
+    """A web server that is no SuperLink."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), NoSuperLink) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        try:
+            message = refused(*TRAIN, f"--superlink={address}", "--insecure", "--out=plain")
+        finally:
+            server.shutdown()
+    assert f"the SuperLink at {address} refuses: 501" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*TRAIN, "--superlink=server"], "superlink is 'server'; write HOST:PORT"),
+        ([*TRAIN, "--superlink=10.9.8.7:1", "--insecure"], "insecure is for the loopback"),
+        ([*TRAIN, "--tls-ca=absent.crt"], "tls_ca is absent.crt, which is no file"),
+        ([*TRAIN, "--min-clients=3"], "min_clients is 3 and active 2"),
+        ([*TRAIN, "--nodes=0"], "nodes is 0; the least is 1"),
+        ([*TRAIN, "--engine=flowers"], "engine is 'flowers'; did you mean 'flower'?"),
+        (["flower", "keys", "--host=a", "--nodes=0"], "nodes is 0; the least is 1"),
+        (["flower", "shards", "--clients=2", "--nodes=3"], "nodes is 3, and there are 2 clients"),
+        (["flower", "superlink"], "a SuperLink needs --keys"),
+        (["flower", "superlink", "--keys=absent"], "there is no absent/ca.crt; make it"),
+        (["flower", "superlink", "--host=0.0.0.0", "--insecure"], "not for 0.0.0.0"),
+        (["flower", "node", "--superlink=a:1", "--data=.", "--insecure"], "not for a; give --tls"),
+        (["flower", "node", "--superlink=a:1", "--data=."], "a node needs --key"),
+        (["flower", "node", "--superlink=a:1", "--data=.", "--key=k"], "--key is k, which is no"),
+        (
+            ["flower", "node", "--superlink=127.0.0.1:1", "--data=.", "--insecure"],
+            "has no client's file",
+        ),
+        (
+            ["flower", "node", "--superlink=127.0.0.1:1", "--data=absent", "--insecure"],
+            "there is no data folder absent",
+        ),
+    ],
+)
+def test_refusals(refused, arguments, message):
+    assert message in refused(*arguments)
+
+
+def test_a_taken_port(refused, taken):
+    superlink = refused("flower", "superlink", "--insecure", f"--port={taken}")
+    assert f"port {taken} of 127.0.0.1 cannot be used: Address already in use" in superlink
+    assert cli.main(["flower", "shards", "--clients=2", "--nodes=1"]) == 0
+    node = ["flower", "node", "--superlink=127.0.0.1:1", "--data=shards/node-0", "--insecure"]
+    assert cli.main([*node, f"--port={taken}"]) == 2
+
+
+def test_keys_are_private_and_never_replaced(tmp_path):
+    keys = make_keys(tmp_path / "keys", ["server", "10.0.0.1"], ["node-0"])
+    for secret in (keys.key, keys.node("node-0"), keys.folder / "ca.key"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert [path.name for path in keys.public()] == ["node-0.pub"]
+    with pytest.raises(launch.RunError, match="exists; choose another --out"):
+        make_keys(tmp_path / "keys", ["server"], ["node-1"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"specgrad": "9.9", "run": "run"}, "and the command is of 9.9; install the same version"),
+        (
+            {"specgrad": version(), "run": "absent"},
+            "absent is not a run directory on the SuperLink",
+        ),
+    ],
+)
+def test_the_server_refuses(asked, message):
+    context = Context(1, 0, {}, RecordDict(), asked)
+    with pytest.raises(launch.RunError, match=message):
+        server_app.main(None, context)
+
+
+def test_a_server_that_fails_leaves_its_traceback(tmp_path):
+    files = FlowerFiles(RunDirectory(tmp_path))
+    assert not files.server_lives()
+    assert files.ended() == (False, None)
+
+    def fail():
+        assert files.server_lives()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), files.outcome():
+        fail()
+    assert not files.server_lives()
+    ended, error = files.ended()
+    assert ended
+    assert error == f"the server failed; {files.log('server')} has the reason"
+    assert "ZeroDivisionError" in files.log("server").read_text()

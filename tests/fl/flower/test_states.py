@@ -1,0 +1,84 @@
+"""Clients' states live on nodes, and survive the server's death and resumption."""
+
+from __future__ import annotations
+
+import pytest
+from specgrad_fl import engine
+from specgrad_fl.errors import RunError
+from specgrad_fl.flower.keeping import Keeping
+from specgrad_fl.flower.launch import move_states
+
+
+class Killed(Exception):
+    """Stands for a server that dies in the middle of a round."""
+
+
+def dies_in(made, number):
+    """The server dies after clients have answered a round, before it is stored."""
+    real = made.grid.pull_messages
+    answers = []
+
+    def pull(names):
+        replies = real(names)
+        answers.extend(r for r in replies if r.metadata.message_type == "train")
+        if len(answers) > 2 * number:
+            raise Killed
+        return replies
+
+    made.grid.pull_messages = pull
+    return real
+
+
+@pytest.mark.parametrize(
+    ("method", "every"),
+    [
+        ("scaffold", 3),
+        pytest.param("scaffold", 1, marks=pytest.mark.slow),
+        pytest.param("feddyn", 3, marks=pytest.mark.slow),
+    ],
+)
+def test_a_server_that_dies_finds_the_states_of_its_checkpoint(
+    tmp_path, small, federation, method, every
+):
+    settings = {
+        "method": method, "rounds": 5, "active": 6, "clients": 6, "checkpoint_every": every,
+    }  # fmt: skip
+    here = engine.train(small(**settings), tmp_path / "here")
+    made = federation(nodes=2, **settings)
+    real = dies_in(made, 4)
+    with pytest.raises(Killed):
+        made.play()
+    assert len(made.run.records()) == 4
+    made.grid.pull_messages = real
+    made.play()
+    assert made.run.last_path.read_bytes() == here.last_path.read_bytes()
+    kept = list(made.nodes[100].glob("state/*/*.safetensors"))
+    assert len(kept) <= 3 * 3
+    assert not made.run.clients_path.exists()
+
+
+def test_a_lost_state_is_told(federation):
+    made = federation(nodes=2, method="scaffold", rounds=2, active=6, min_clients=6)
+
+    def lose(record, config):
+        (lost,) = made.nodes[100].glob("state/*/000002-000001.safetensors")
+        lost.unlink()
+
+    with pytest.raises(RunError, match=r"client 2 has no state of round 1: \S+ is missing"):
+        made.play(lose)
+
+
+def test_states_are_kept_by_run(tmp_path):
+    with pytest.raises(RunError, match="expected its name in hexadecimal digits"):
+        Keeping(tmp_path, "../../elsewhere")
+
+
+def test_states_follow_their_clients_to_another_number_of_nodes(tmp_path):
+    nodes = [tmp_path / f"node-{k}" for k in range(3)]
+    for client in range(6):
+        folder = nodes[client % 3] / "state" / "run"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{client:06d}-000001.safetensors").touch()
+    move_states(nodes[:2], nodes)
+    names = [sorted(int(p.name[:6]) for p in n.glob("state/run/*")) for n in nodes]
+    assert names == [[0, 2, 4], [1, 3, 5], []]
