@@ -212,7 +212,7 @@ class FlowerExecutor(InProcess):
         board = self.board
         vectors = {"weights": board.weights, "buffers": board.buffers}
         vectors |= {f"sent-{name}": vector for name, vector in board.sent.items()}
-        return {name: vector.numpy() for name, vector in vectors.items()}
+        return {name: vector.numpy() for name, vector in wire.present(vectors).items()}
 
     def _order(self, round_number: int, lr: float, clients: list[int]) -> dict[str, Any]:
         return {
@@ -299,15 +299,15 @@ class FlowerExecutor(InProcess):
             name: wire.check_array(arrays, f"{client}/{name}", like, name)
             for name, like in self._expected().items()
         }
-        return Result(
-            report, torch.from_numpy(vectors["weights"]), torch.from_numpy(vectors["buffers"])
-        )
+        buffers = vectors.get("buffers", self.board.buffers.numpy())  # empty where not sent
+        return Result(report, torch.from_numpy(vectors["weights"]), torch.from_numpy(buffers))
 
     def _expected(self) -> dict[str, Any]:
         """Every array that a client sends, and one of its form."""
         weights, buffers = self.board.weights.numpy(), self.board.buffers.numpy()
         states = self._method.client_vectors[: self._method.up - 1]
-        return {"weights": weights, "buffers": buffers} | {f"state-{n}": weights for n in states}
+        sent = {"weights": weights, "buffers": buffers} | {f"state-{n}": weights for n in states}
+        return wire.present(sent)
 
     def remarks(self) -> dict[str, Any]:
         return self._remarks
