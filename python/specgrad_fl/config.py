@@ -196,7 +196,7 @@ class Config:
         execution=True,
     )
     join_timeout: float = setting(
-        120.0, "seconds to wait for the nodes of all clients at the start", low=0.1, execution=True
+        300.0, "seconds to wait for the nodes of all clients at the start", low=0.1, execution=True
     )
 
     def __post_init__(self) -> None:

@@ -13,7 +13,16 @@ import torch
 
 from specgrad_kernels import available_backends
 
-PACKAGES = ("specgrad", "torch", "numpy", "scikit-learn", "safetensors", "matplotlib", "pyarrow")
+PACKAGES = (
+    "specgrad",
+    "torch",
+    "numpy",
+    "scikit-learn",
+    "safetensors",
+    "matplotlib",
+    "pyarrow",
+    "flwr",
+)
 
 
 def report() -> dict[str, Any]:

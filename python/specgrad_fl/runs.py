@@ -8,6 +8,7 @@ events.out.tfevents.*  for TensorBoard
 last.safetensors       the state after the last stored round
 best.safetensors       the weights of the best evaluation
 clients/               what clients keep between rounds
+flower/                of a run on Flower: logs, and on one machine the nodes' folders
 summary.json           results, once the run is finished
 curves.png             accuracy, loss and time by round
 """

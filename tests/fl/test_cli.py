@@ -97,7 +97,7 @@ def test_listings(command):
     assert "digits" in out
 
 
-@pytest.mark.parametrize("name", ["train", "resume", "compare", "plot", "list", "data"])
+@pytest.mark.parametrize("name", ["train", "resume", "compare", "plot", "list", "data", "flower"])
 def test_help_teaches(name, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main([name, "--help"])

@@ -6,6 +6,7 @@ looks, and sums in order of arrival.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from specgrad_fl.states import ClientRounds
 # between looks for answers, and for nodes that have gone
 PULL_SECONDS, PRESENCE_SECONDS = 0.1, 5.0
 SPARE_SECONDS = 60.0
+# for a node to say which clients it has
+MEET_SECONDS = 30.0
 ATTEMPTS = 3
 
 
@@ -75,7 +78,7 @@ class FlowerExecutor(InProcess):
             Known(len(held), _fingerprint(arrays, held)) for held in assembly.split_clients(arrays)
         ]
         self._hosts: dict[int, int] = {}
-        self._asked: set[int] = set()
+        self._met: set[int] = set()
         self._refusals: dict[int, str] = {}
         self._memory: dict[int, float] = {}
         self._remarks: dict[str, Any] = {}
@@ -89,7 +92,7 @@ class FlowerExecutor(InProcess):
         deadline = time.monotonic() + self._config.join_timeout
         wanted = set(clients)
         while True:
-            self._meet(deadline)
+            self._meet(max(deadline - time.monotonic(), PULL_SECONDS))
             if wanted <= set(self._hosts) or time.monotonic() >= deadline:
                 return
             time.sleep(PULL_SECONDS)
@@ -102,16 +105,21 @@ class FlowerExecutor(InProcess):
             f"start the SuperNodes with the data of the others{reasons}"
         )
 
-    def _meet(self, deadline: float) -> None:
-        """Ask new nodes for their clients, and forget nodes that have gone."""
+    def _meet(self, seconds: float) -> None:
+        """Ask new nodes for their clients, and forget nodes that have gone.
+
+        A node that does not answer soon is asked again next time: it may be starting, or dead and
+        not yet missed by the SuperLink.
+        """
         present = set(self._grid.get_node_ids())
-        self._asked &= present
+        self._met &= present
         self._hosts = {c: node for c, node in self._hosts.items() if node in present}
-        new = present - self._asked
+        new = present - self._met
         if not new:
             return
-        self._asked |= new
+        deadline = time.monotonic() + min(seconds, MEET_SECONDS)
         answers = self._exchange({n: wire.pack({}) for n in new}, "query", deadline)
+        self._met |= set(answers)
         for node, answer in sorted(answers.items()):
             try:
                 self._welcome(node, _content(answer))
@@ -130,7 +138,7 @@ class FlowerExecutor(InProcess):
             )
         for name, about in dict(facts.get("clients", {})).items():
             client = int(name)
-            if client >= len(self._known):
+            if not 0 <= client < len(self._known):
                 continue
             known = self._known[client]
             if Known(about["size"], about["fingerprint"]) != known:
@@ -182,8 +190,8 @@ class FlowerExecutor(InProcess):
         reasons: dict[int, str],
     ) -> None:
         """Ask for clients; what can be used goes to ``accepted``, why not to ``reasons``."""
+        self._meet(self._config.client_timeout)
         deadline = time.monotonic() + self._config.client_timeout
-        self._meet(deadline)
         by_node: dict[int, list[int]] = {}
         for client in clients:
             reasons[client] = "no connected node has its data"
@@ -198,13 +206,13 @@ class FlowerExecutor(InProcess):
         self._bytes["down"] += sum(map(wire.size, orders.values()))
         answers = self._exchange(orders, "train", deadline)
         for node, answer in answers.items():
-            self._sort(round_number, by_node[node], answer, accepted, reasons)
+            self._sort(round_number, lr, by_node[node], answer, accepted, reasons)
 
     def _outgoing(self) -> wire.Arrays:
         board = self.board
         vectors = {"weights": board.weights, "buffers": board.buffers}
         vectors |= {f"sent-{name}": vector for name, vector in board.sent.items()}
-        return {name: vector.numpy() for name, vector in vectors.items()}
+        return {name: vector.numpy() for name, vector in wire.present(vectors).items()}
 
     def _order(self, round_number: int, lr: float, clients: list[int]) -> dict[str, Any]:
         return {
@@ -248,6 +256,7 @@ class FlowerExecutor(InProcess):
     def _sort(
         self,
         round_number: int,
+        lr: float,
         asked: Iterable[int],
         answer: Message,
         accepted: dict[int, Result],
@@ -266,39 +275,39 @@ class FlowerExecutor(InProcess):
             return
         for client in asked:
             try:
-                accepted[client] = self._result(client, reports.get(str(client)), arrays)
+                accepted[client] = self._result(client, lr, reports.get(str(client)), arrays)
             except wire.WireError as error:
                 reasons[client] = str(error)
             else:
                 reasons.pop(client, None)
                 self._memory[self._hosts[client]] = accepted[client].report.peak_mib
 
-    def _result(self, client: int, told: Any, arrays: wire.Arrays) -> Result:
+    def _result(self, client: int, lr: float, told: Any, arrays: wire.Arrays) -> Result:
         """A client's part of an answer, or a :class:`WireError` that says what is wrong with it."""
         if isinstance(told, dict) and "error" in told:
             raise wire.WireError(str(told["error"]))
         try:
             report = Report(**told)
-            usable = report.client == client and report.steps > 0 and report.lr_sum > 0
+            usable = _plausible(report, client, lr)
         except TypeError as error:
             raise wire.WireError("its node sent no report of it") from error
         if not usable:
-            raise wire.WireError("its report is of another client or of no step")
+            raise wire.WireError("its report is of another client, or impossible")
         if not report.finite:
             raise wire.WireError("its loss or weights are no longer finite; choose a smaller lr")
         vectors = {
             name: wire.check_array(arrays, f"{client}/{name}", like, name)
             for name, like in self._expected().items()
         }
-        return Result(
-            report, torch.from_numpy(vectors["weights"]), torch.from_numpy(vectors["buffers"])
-        )
+        buffers = vectors.get("buffers", self.board.buffers.numpy())  # empty where not sent
+        return Result(report, torch.from_numpy(vectors["weights"]), torch.from_numpy(buffers))
 
     def _expected(self) -> dict[str, Any]:
         """Every array that a client sends, and one of its form."""
         weights, buffers = self.board.weights.numpy(), self.board.buffers.numpy()
         states = self._method.client_vectors[: self._method.up - 1]
-        return {"weights": weights, "buffers": buffers} | {f"state-{n}": weights for n in states}
+        sent = {"weights": weights, "buffers": buffers} | {f"state-{n}": weights for n in states}
+        return wire.present(sent)
 
     def remarks(self) -> dict[str, Any]:
         return self._remarks
@@ -311,6 +320,21 @@ def _content(answer: Message) -> RecordDict:
     if answer.has_error():
         raise wire.WireError(f"an error: {answer.error.reason}")
     return answer.content
+
+
+def _plausible(report: Report, client: int, lr: float) -> bool:
+    """Whether a report can be true: servers divide by some of its numbers."""
+    numbers = (report.seconds, report.filter_seconds, report.peak_mib, report.lr_sum)
+    return (
+        report.client == client
+        and isinstance(report.steps, int)
+        and report.steps > 0
+        and math.isclose(report.lr_sum, report.steps * lr)
+        and all(math.isfinite(number) for number in numbers)
+        and (math.isfinite(report.loss) or not report.finite)
+        and 0 <= report.filter_seconds <= report.seconds
+        and report.seconds > 0
+    )
 
 
 def _fingerprint(arrays: dict[str, Tensor], held: Tensor) -> str:

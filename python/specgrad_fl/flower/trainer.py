@@ -84,7 +84,7 @@ class Trainer:
         board = self._board
         expected = {"weights": board.weights, "buffers": board.buffers}
         expected |= {f"sent-{name}": vector for name, vector in board.sent.items()}
-        for name, vector in expected.items():
+        for name, vector in wire.present(expected).items():
             found = wire.check_array(arrays, name, vector.numpy(), f"{name} from the server")
             vector.copy_(torch.from_numpy(found.copy()))
 
@@ -97,10 +97,10 @@ class Trainer:
         report = self._runner_for(client).train(order["round"], order["lr"], client, 0)
         kept = {name: rows[0].clone() for name, rows in board.states.items()}
         self._keeping.save(client, order["round"] + 1, kept, {newest, stored})
-        results[f"{client}/weights"] = board.results[0].numpy().copy()
-        results[f"{client}/buffers"] = board.buffer_results[0].numpy().copy()
-        for name in method.client_vectors[: method.up - 1]:
-            results[f"{client}/state-{name}"] = kept[name].numpy()
+        sent = {"weights": board.results[0], "buffers": board.buffer_results[0]}
+        sent |= {f"state-{name}": kept[name] for name in method.client_vectors[: method.up - 1]}
+        for name, vector in wire.present(sent).items():
+            results[f"{client}/{name}"] = vector.numpy().copy()
         return report.as_dict()
 
     def _runner_for(self, client: int) -> ClientRunner:

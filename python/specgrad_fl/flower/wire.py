@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,15 @@ def _numpy(name: str, array: Array) -> NDArray[Any]:
         return array.numpy()
     except (ValueError, TypeError, EOFError, OSError) as error:
         raise WireError(f"an array {name!r} that cannot be read: {error}") from error
+
+
+def present(vectors: Mapping[str, Sized]) -> dict[str, Any]:
+    """Those that are sent: what a model has none of is left out, for every array costs requests.
+
+    >>> present({"weights": [1.0], "buffers": []})
+    {'weights': [1.0]}
+    """
+    return {name: vector for name, vector in vectors.items() if len(vector)}
 
 
 def size(content: RecordDict) -> int:

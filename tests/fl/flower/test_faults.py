@@ -71,6 +71,14 @@ def unreported(facts, arrays):
     facts["reports"] = {}
 
 
+def report_with(**changes):
+    def change(facts, arrays):
+        for report in facts["reports"].values():
+            report.update(changes)
+
+    return lambda reply: changed(reply, change)
+
+
 def another_round(facts, arrays):
     facts["round"] = 17
 
@@ -94,6 +102,13 @@ FAULTS = {
     "dtype": (lambda reply: changed(reply, widen), "its weights are float64 of shape"),
     "no arrays": (lambda reply: changed(reply, drop), "it sent no weights"),
     "no report": (lambda reply: changed(reply, unreported), "no report of it"),
+    "no step": (report_with(steps=0, lr_sum=0.0), "impossible"),
+    "huge step": (report_with(lr_sum=1e-30), "impossible"),
+    "no time": (report_with(seconds=0.0, filter_seconds=0.0), "impossible"),
+    "no number": (report_with(loss=float("nan")), "impossible"),
+    "word": (report_with(steps="many"), "impossible"),
+    "another client": (report_with(client=77), "of another client"),
+    "diverged": (report_with(finite=False), "choose a smaller lr"),
     "old answer": (lambda reply: changed(reply, another_round), "an answer to round 17"),
     "foreign": (foreign, "a record of another application"),
     "garbage": (garbage, "facts cannot be read"),
@@ -201,3 +216,16 @@ def test_a_node_that_returns_under_another_name_is_met_again(federation):
     run = made.play(watch)
     assert [r["clients"] for r in run.records()] == [list(range(6))] * 3
     assert {node for node, _ in made.grid.log} == {100, 101, 200}
+
+
+def test_a_node_that_does_not_answer_holds_up_nobody(federation, monkeypatch):
+    """It is listed but dead: met neither at the start nor in a round, and asked every time."""
+    monkeypatch.setattr("specgrad_fl.flower.executor.MEET_SECONDS", 0.2)
+    made = federation(nodes=3, rounds=2, active=6, min_clients=2)
+    made.grid.tamper = lambda node, reply: None if node == 101 else reply
+    records = made.play().records()
+    assert [record["clients"] for record in records] == [[0, 2, 3, 5]] * 2
+    assert records[0]["reasons"] == [f"client {c}: no connected node has its data" for c in (1, 4)]
+    asked = [node for node, kind in made.grid.log if kind == "query"]
+    assert asked.count(101) >= 3
+    assert asked.count(100) == asked.count(102) == 1
