@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialised
 
 from specgrad_fl import atomic
-from specgrad_fl.data import DataError
+from specgrad_fl.errors import RunError
 
 _NAME = re.compile(r"client-(\d{6,})\.safetensors")
 
@@ -34,7 +34,7 @@ def path_of(folder: Path, client: int) -> Path:
 def write(folder: Path, client: int, x: NDArray[Any], y: NDArray[Any]) -> None:
     """Store a client's samples: ``x`` as images ``uint8 [N, H, W, C]`` or tokens ``int64``."""
     if len(x) != len(y) or not len(y):
-        raise DataError(
+        raise RunError(
             f"client {client} has {len(x)} samples and {len(y)} labels; give one label to each "
             "of at least one sample"
         )
@@ -50,7 +50,7 @@ def write(folder: Path, client: int, x: NDArray[Any], y: NDArray[Any]) -> None:
 def clients_in(folder: Path) -> list[int]:
     """The clients whose files are in a folder."""
     if not folder.is_dir():
-        raise DataError(
+        raise RunError(
             f"there is no data folder {folder}; set `data` in the SuperNode's --node-config to the "
             "folder with its clients' files"
         )
@@ -65,7 +65,7 @@ def read(folder: Path, client: int, names: tuple[str, ...]) -> dict[str, NDArray
         with safe_open(path, framework="np") as file:
             return {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
-        raise DataError(
+        raise RunError(
             f"the data of client {client} cannot be read from {path}: {error}; write the file again"
         ) from error
 
