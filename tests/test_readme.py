@@ -29,6 +29,8 @@ CIFAR = (
 
 FLOWER = "specgrad-fl train --engine flower --nodes 2 --clients 4 --active 2 --rounds 1"
 
+PAPER = "specgrad-fl reproduce strategies layers orders ratio spectral-bias cka time --preset cpu"
+
 # A command that sets up its own environment or takes minutes is run in this form instead.
 SHORTER = {
     "make demo": "python -m specgrad_fl.demo --help",
@@ -36,6 +38,7 @@ SHORTER = {
     "make bench": "python -m benchmarks.run --help",
     CIFAR: "specgrad-fl list",  # an hour; test_result_configurations reads its file
     FLOWER: "specgrad-fl flower --help",  # fl/flower/test_processes.py runs its like
+    PAPER: f"{PAPER} --report-only",  # hours; fl/paper runs every experiment at smoke size
     "pip install .": None,  # test_install_* below
     "pip install --no-build-isolation .": None,
 }
