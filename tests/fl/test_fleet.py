@@ -105,8 +105,8 @@ def test_an_interrupt_loses_nothing(tmp_path):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    while not list(tmp_path.glob("*/config.toml")) and time.monotonic() < deadline:
+        time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

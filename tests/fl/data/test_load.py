@@ -57,7 +57,7 @@ def test_names_and_options_that_do_not_exist(tmp_path: Path):
         DataError, match="femnist has no option 'fractoin'; did you mean 'fraction'"
     ):
         load("femnist", tmp_path, fractoin=0.1)
-    with pytest.raises(DataError, match="digits has no option 'size'; it takes none"):
+    with pytest.raises(DataError, match="digits has no option 'size'; choose one of corr"):
         load("digits", tmp_path, size=8)
 
 
