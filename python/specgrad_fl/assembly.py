@@ -17,7 +17,6 @@ from specgrad_fl.client import AMP_DTYPES, ClientRunner
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.flat import FlatModel
-from specgrad_fl.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,6 @@ def build_runner(
     blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, board: Board
 ) -> ClientRunner:
     """A runner over arrays and board, whoever owns their memory."""
-    keep_freed_memory()
     config = blueprint.config
     method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
     samples = Samples(blueprint.kind, arrays, device_of(config))

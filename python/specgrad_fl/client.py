@@ -26,6 +26,7 @@ from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, suggest
 from specgrad_fl.flat import FlatModel
 from specgrad_fl.loop import LoopPlan
+from specgrad_fl.memory import keep_freed_memory
 from specgrad_fl.methods import Local, Method
 from specgrad_fl.seeding import derive, generator
 from specgrad_kernels import FilterPlan, FilterSpec, select_layers
@@ -176,6 +177,7 @@ class ClientRunner:
         method: Method,
         board: Board,
     ) -> None:
+        keep_freed_memory()
         self.config = config
         self.flat = flat
         self.samples = samples

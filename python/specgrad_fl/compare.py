@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specgrad_fl import atomic, engine, methods
+from specgrad_fl import atomic, fleet, methods
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Watcher
 from specgrad_fl.errors import RunError
-from specgrad_fl.runs import Record, RunDirectory, run_name
+from specgrad_fl.fleet import Job
+from specgrad_fl.runs import Record, RunDirectory
 
 Summary = dict[str, Any]
 WatcherOf = Callable[[str], Watcher]
@@ -56,16 +57,8 @@ def run_missing(configs: Sequence[Config], folder: Path, watch: WatcherOf) -> li
     """Every configuration's run: found finished, continued, or played from the beginning."""
     runs = []
     for number, config in enumerate(configs, start=1):
-        run = RunDirectory(folder / run_name(config))
         label = f"[{number}/{len(configs)}] {config.method}/{config.filter}/seed {config.seed}"
-        if run.finished:
-            pass
-        elif run.exists:
-            changes = {"workers": config.workers, "data_root": config.data_root}
-            engine.resume(run.path, watch(label), changes)
-        else:
-            engine.train(config, run.path, watch(label))
-        runs.append(run)
+        runs.append(fleet.complete(Job.of(config, folder), watch(label)))
     return runs
 
 

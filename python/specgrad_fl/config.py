@@ -215,16 +215,18 @@ class Config:
         """All settings, in the order of the class."""
         return dataclasses.asdict(self)
 
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from their default."""
+        defaults = Config().as_dict()
+        return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
+
     @property
     def digest(self) -> str:
         """Fingerprint of the settings that decide the result.
 
         Only what differs from its default counts, so that a new setting leaves old runs valid.
         """
-        defaults = Config().as_dict()
-        decisive = {
-            k: v for k, v in self.as_dict().items() if k not in EXECUTION_KEYS and v != defaults[k]
-        }
+        decisive = {k: v for k, v in self.changed().items() if k not in EXECUTION_KEYS}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -234,9 +236,7 @@ EXECUTION_KEYS = frozenset(name for name, f in FIELDS.items() if f.metadata["exe
 
 def _coerced(item: dataclasses.Field[Any], value: Any) -> Any:
     """The value in the field's type, where nothing is lost by that."""
-    kind: type = {"str": str, "int": int, "float": float, "bool": bool, "Options": dict}[
-        str(item.type)
-    ]
+    kind = _KINDS[str(item.type)]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -246,7 +246,7 @@ def _coerced(item: dataclasses.Field[Any], value: Any) -> Any:
     return value
 
 
-_KINDS = {"str": str, "int": int, "float": float, "bool": bool, "Options": dict}
+_KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "Options": dict}
 _KIND_NAMES = {
     str: "text",
     int: "a whole number",

@@ -62,18 +62,24 @@ def stored_outcome(job: Job) -> Outcome | None:
     return None
 
 
+def complete(job: Job, watch: Watcher) -> RunDirectory:
+    """One run: found finished, continued, or played from the beginning."""
+    run = RunDirectory(job.path)
+    if run.finished:
+        return run
+    if run.exists:
+        changes = {"workers": job.config.workers, "data_root": job.config.data_root}
+        return engine.resume(run.path, watch, changes)
+    return engine.train(job.config, run.path, watch)
+
+
 def play_one(job: Job, watch: Watcher) -> Outcome:
-    """Find, continue or begin one run. A mistake in one run does not end the others."""
+    """As :func:`complete`, but a mistake in one run does not end the others."""
     known = stored_outcome(job)
     if known is not None:
         return known
-    run = RunDirectory(job.path)
     try:
-        if run.exists:
-            changes = {"workers": job.config.workers, "data_root": job.config.data_root}
-            engine.resume(run.path, watch, changes)
-        else:
-            engine.train(job.config, run.path, watch)
+        complete(job, watch)
     except Diverged as error:
         atomic.write_text(job.path / FAILURE, f"{error}\n")
         return Outcome(job, DIVERGED, str(error))

@@ -19,10 +19,10 @@ PANELS = {
 }
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, dpi: int = 120) -> None:
     """Write a figure, whole or not at all."""
     with atomic.replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+        figure.savefig(temporary, format="png", dpi=dpi)
 
 
 def _panels(figure: Figure) -> Iterator[tuple[Axes, str]]:
@@ -39,8 +39,18 @@ def _figure() -> Figure:
     return Figure(figsize=(5 * len(PANELS), 4), layout="constrained")
 
 
-def _points(records: list[Record], key: str) -> dict[int, float]:
-    return {r["round"]: r[key] for r in records if key in r}
+def points(records: list[Record], key: str, factor: float = 1.0) -> dict[int, float]:
+    """A quantity by round, where it was measured."""
+    return {r["round"]: factor * r[key] for r in records if key in r}
+
+
+def plot_mean(axes: Axes, curves: list[dict[int, float]], **style: Any) -> None:
+    """The mean of curves, with one standard deviation either side."""
+    rounds = [r for r in curves[0] if all(r in curve for curve in curves)]
+    values = np.array([[curve[r] for r in rounds] for curve in curves])
+    mean, deviation = values.mean(0), values.std(0, ddof=1 if len(curves) > 1 else 0)
+    (line,) = axes.plot(rounds, mean, **style)
+    axes.fill_between(rounds, mean - deviation, mean + deviation, color=line.get_color(), alpha=0.2)
 
 
 def curves(path: Path, runs: dict[str, list[Record]]) -> None:
@@ -48,8 +58,8 @@ def curves(path: Path, runs: dict[str, list[Record]]) -> None:
     figure = _figure()
     for axes, key in _panels(figure):
         for name, records in runs.items():
-            points = _points(records, key)
-            axes.plot(list(points), list(points.values()), label=name)
+            curve = points(records, key)
+            axes.plot(list(curve), list(curve.values()), label=name)
     save(figure, path)
 
 
@@ -58,12 +68,6 @@ def bands(path: Path, groups: dict[str, list[list[Record]]]) -> None:
     figure = _figure()
     for axes, key in _panels(figure):
         for name, runs in groups.items():
-            points = [_points(records, key) for records in runs]
-            rounds = [r for r in points[0] if all(r in each for each in points)]
-            values = np.array([[each[r] for r in rounds] for each in points])
-            mean, deviation = values.mean(0), values.std(0, ddof=1 if len(runs) > 1 else 0)
-            (line,) = axes.plot(rounds, mean, label=f"{name} ({len(runs)} seeds)")
-            axes.fill_between(
-                rounds, mean - deviation, mean + deviation, color=line.get_color(), alpha=0.2
-            )
+            each = [points(records, key) for records in runs]
+            plot_mean(axes, each, label=f"{name} ({len(runs)} seeds)")
     save(figure, path)

@@ -328,6 +328,7 @@ def test_a_refused_client_leaves_no_trace():
 
 MEMORY = """
 import torch
+from specgrad_fl.client import peak_mib
 from specgrad_fl.models import Inputs, build
 from specgrad_kernels import FilterSpec, select_layers
 from specgrad_kernels.diagnostics import Disagreement
@@ -336,24 +337,20 @@ torch.set_num_threads(1)
 model = build("resnet18", Inputs(10, 3, 32))
 for p in model.parameters():
     p.grad = torch.randn_like(p)
-def peak():
-    # not ru_maxrss, which begins with that of the process that started this one
-    status = open("/proc/self/status").read()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 taken = list(select_layers(model).taken)
 torch.fft.rfft(torch.randn(1000))
 small = {"w": torch.randn(8, 8, 3, 3)}
 after = {method: FilterSpec(method) for method in ("fft", "lap", "random")}
 warm = Disagreement(["w"], after=after)
 warm.add(1, small), warm.add(1, small)
-before = peak()
+before = peak_mib()
 meter = Disagreement(taken, after=after)
 for client in range(10):
     for p in model.parameters():
         p.grad.mul_(1.1)
     meter.add(1.0, {n: p.grad for n, p in model.named_parameters()})
 meter.result()
-print((peak() - before) / sum(4 * p.numel() for p in model.parameters()))
+print(2**20 * (peak_mib() - before) / sum(4 * p.numel() for p in model.parameters()))
 """
 
 

@@ -88,7 +88,7 @@ def _from_run(arguments: argparse.Namespace, progress: Progress) -> None:
     if not source.partition_path.is_file():
         raise RunError(f"{source.path} has no partition.npz yet; resume the run first")
     out = arguments.out or source.path / "diagnosis"
-    rounds = arguments.rounds or [replay.stored_rounds(source)]
+    rounds = arguments.rounds or [source.load_rounds()]
     request = replay.Request(
         changes=_changes(arguments),
         after=tried(arguments.filters, arguments.orders),

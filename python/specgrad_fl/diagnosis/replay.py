@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specgrad_fl import atomic, checkpoint, engine
+from specgrad_fl import atomic, engine
 from specgrad_fl.config import Config
 from specgrad_fl.diagnosis.collect import (
     NOISE_BATCHES,
@@ -91,13 +91,6 @@ def stored(config: Config, out: Path, request: Request) -> list[Checkpoint]:
     return [each for each in measured if each is not None]
 
 
-def stored_rounds(run: RunDirectory) -> int:
-    """Rounds that the stored state of a run has seen."""
-    if not run.last_path.is_file():
-        return 0
-    return int(checkpoint.load(run.last_path)[1]["rounds"])
-
-
 def along(
     config: Config,
     rounds: Sequence[int],
@@ -141,7 +134,7 @@ def along(
                 after=request.after,
                 noise_batches=request.noise_batches,
             )
-            trains = request.local or missing[-1] > stored_rounds(copy)
+            trains = request.local or missing[-1] > copy.load_rounds()
             played = config if trains else config.replace(workers=1)
             player = Engine(played, dataset, partition, copy)
             try:
@@ -155,14 +148,14 @@ def along(
 
 def _prepare(copy: RunDirectory, config: Config, source: RunDirectory | None, first: int) -> None:
     """Begin the copy: where an interrupted one stopped, where the run was stored, or anew."""
-    if copy.exists and copy.config().digest == config.digest and stored_rounds(copy) <= first:
+    if copy.exists and copy.config().digest == config.digest and copy.load_rounds() <= first:
         return
     for path in copy.path.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         elif path.name != "lock":
             path.unlink()
-    if source is not None and stored_rounds(source) <= first:
+    if source is not None and source.load_rounds() <= first:
         for path in (source.last_path, source.metrics_path):
             if path.is_file():
                 shutil.copy2(path, copy.path / path.name)

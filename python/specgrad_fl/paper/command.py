@@ -15,7 +15,7 @@ from specgrad_fl.errors import RunError, suggest
 from specgrad_fl.fleet import Job
 from specgrad_fl.paper import registry, report, schedule
 from specgrad_fl.paper.estimate import estimate
-from specgrad_fl.paper.model import MEASURES, Cell, Context, Experiment, tuned
+from specgrad_fl.paper.model import Cell, Context, Experiment, check_measure, tuned
 from specgrad_fl.paper.presets import PRESETS, Preset
 from specgrad_fl.progress import clock
 
@@ -25,9 +25,7 @@ Chosen = list[tuple[Experiment, list[Cell]]]
 def run(arguments: argparse.Namespace) -> None:
     """The command."""
     preset = _preset(arguments)
-    if arguments.measure not in MEASURES:
-        name = arguments.measure
-        raise RunError(f"there is no measure {name!r}; {suggest(name, MEASURES)}")
+    check_measure(arguments.measure)
     folder = arguments.runs or Path("runs") / preset.name
     chosen = _chosen(arguments, preset)
     every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]

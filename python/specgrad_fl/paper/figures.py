@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specgrad_fl import atomic
+from specgrad_fl import plots
 from specgrad_fl.paper.model import Cell, Measured, Records, Results, records_of
 from specgrad_fl.paper.numbers import paper_numbers
 
@@ -19,8 +18,7 @@ OURS, PAPER = "tab:blue", "0.45"
 
 def save(figure: Figure, path: Path) -> list[Path]:
     """Write a small PNG."""
-    with atomic.replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=90)
+    plots.save(figure, path, dpi=90)
     return [path]
 
 
@@ -66,32 +64,34 @@ def dots(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Pa
 
 def _plot_mean(axes: Axes, records: Records, **style: Any) -> None:
     """Accuracy by round: mean over seeds, with one standard deviation either side."""
-    curves = [
-        {r["round"]: 100 * r["test_accuracy"] for r in each if "test_accuracy" in r}
-        for each in records.values()
-    ]
-    rounds = [r for r in curves[0] if all(r in curve for curve in curves)]
-    values = np.array([[curve[r] for r in rounds] for curve in curves])
-    mean, deviation = values.mean(0), values.std(0, ddof=1 if len(curves) > 1 else 0)
-    (line,) = axes.plot(rounds, mean, **style)
-    axes.fill_between(rounds, mean - deviation, mean + deviation, color=line.get_color(), alpha=0.2)
+    accuracies = [plots.points(each, "test_accuracy", 100) for each in records.values()]
+    plots.plot_mean(axes, accuracies, **style)
+
+
+def _by_round(path: Path, results: Results, plot_column: Callable[[Axes, str], None]) -> list[Path]:
+    """One panel for each column, filled by ``plot_column``."""
+    columns = measured_columns(results)
+    if not columns:
+        return []
+    figure, panels = _panels(len(columns), 4.6, 3.6)
+    for axes, column in zip(panels, columns, strict=True):
+        plot_column(axes, column)
+        axes.set(title=column, xlabel="round", ylabel="test accuracy, %")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="x-small")
+    return save(figure, path)
 
 
 def curves(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path) -> list[Path]:
     """Accuracy by round, one panel for each column."""
-    columns = measured_columns(results)
-    if not columns:
-        return []
     records = records_of(cells, runs)
-    figure, panels = _panels(len(columns), 4.6, 3.6)
-    for axes, column in zip(panels, columns, strict=True):
+
+    def plot_column(axes: Axes, column: str) -> None:
         for cell in cells:
             if cell.column == column and records[cell.place]:
                 _plot_mean(axes, records[cell.place], label=cell.row)
-        axes.set(title=column, xlabel="round", ylabel="test accuracy, %")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="x-small")
-    return save(figure, out / f"{name}.png")
+
+    return _by_round(out / f"{name}.png", results, plot_column)
 
 
 def dots_and_curves(
@@ -107,23 +107,18 @@ def paired_curves(
     name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path
 ) -> list[Path]:
     """As :func:`curves`: a method solid, itself with the filter dashed in the same colour."""
-    columns = measured_columns(results)
-    if not columns:
-        return []
     records = records_of(cells, runs)
     bases = list(dict.fromkeys(cell.row.removesuffix(" + FFT") for cell in cells))
-    figure, panels = _panels(len(columns), 4.6, 3.6)
-    for axes, column in zip(panels, columns, strict=True):
+
+    def plot_column(axes: Axes, column: str) -> None:
         for number, base in enumerate(bases):
             for ending, line in (("", "-"), (" + FFT", "--")):
                 found = records.get((base + ending, column))
                 if found:
                     style = {"color": f"C{number}", "linestyle": line}
                     _plot_mean(axes, found, label=base + ending, **style)
-        axes.set(title=column, xlabel="round", ylabel="test accuracy, %")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="x-small")
-    return save(figure, out / f"{name}.png")
+
+    return _by_round(out / f"{name}.png", results, plot_column)
 
 
 def settings(

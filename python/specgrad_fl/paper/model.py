@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specgrad_fl.config import Config
-from specgrad_fl.errors import RunError
+from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.fleet import FAILURE, Job
 from specgrad_fl.paper.numbers import Number, Place
 from specgrad_fl.paper.presets import Preset
@@ -27,6 +27,12 @@ MEASURES = {
     "final": ("final_accuracy", "accuracy after the last round"),
     "best": ("best_accuracy", "best accuracy of all rounds"),
 }
+
+
+def check_measure(name: str) -> None:
+    """Refuse a measure that does not exist."""
+    if name not in MEASURES:
+        raise ConfigError(f"there is no measure {name!r}; {suggest(name, MEASURES)}")
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 from specgrad_fl import atomic, fleet
 from specgrad_fl.config import Config, to_toml
-from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.errors import ConfigError, RunError
 from specgrad_fl.fleet import Job
 from specgrad_fl.methods import resolve_options
 from specgrad_fl.paper.command import parse_seeds
-from specgrad_fl.paper.model import MEASURES
+from specgrad_fl.paper.model import MEASURES, check_measure
 from specgrad_fl.paper.schedule import Progress, missing
 from specgrad_fl.runs import RunDirectory
 from specgrad_fl.tuning import grids
@@ -81,9 +81,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
             f"filter is {settings['filter']!r}, and tune works without one: what it finds is "
             "reused when the filter is added; remove it"
         )
-    if arguments.measure not in MEASURES:
-        name = arguments.measure
-        raise ConfigError(f"there is no measure {name!r}; {suggest(name, MEASURES)}")
+    check_measure(arguments.measure)
     base = Config(**settings)
     if arguments.jobs > 1:
         base = base.replace(workers=1)
@@ -147,10 +145,5 @@ def _finite(value: float) -> float | None:
 
 def _reused(best: Config) -> dict[str, Any]:
     """Every setting that decides a result, but the filter and the seed."""
-    defaults = Config().as_dict()
-    kept = {"method", "lr"}
-    return {
-        name: value
-        for name, value in best.as_dict().items()
-        if name in kept or (value != defaults[name] and name not in ("seed", "workers"))
-    }
+    kept = {"method", "lr", *best.changed()} - {"seed", "workers"}
+    return {name: value for name, value in best.as_dict().items() if name in kept}
