@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_ratios, read_toml
 from specgrad_fl.diagnosis import arguments as diagnosis
 from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.flags import whole_numbers, words
 from specgrad_fl.flower.commands import add_actions
 from specgrad_fl.paper import arguments as reproduction
 from specgrad_fl.tuning import arguments as tuning
@@ -82,9 +83,9 @@ def _parser() -> Parser:
         "specgrad-fl compare [--methods A,B] [--filters A,B] [--seeds 0,1] [--SETTING VALUE ...]",
     )
     compare.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs")
-    compare.add_argument("--methods", type=_names, metavar="A,B")
-    compare.add_argument("--filters", type=_names, default=["none", "fft"], metavar="A,B")
-    compare.add_argument("--seeds", type=_numbers, default=[0], metavar="0,1")
+    compare.add_argument("--methods", type=words, metavar="A,B")
+    compare.add_argument("--filters", type=words, default=["none", "fft"], metavar="A,B")
+    compare.add_argument("--seeds", type=whole_numbers, default=[0], metavar="0,1")
     _add_settings(compare, without=("method", "filter", "seed"))
 
     tune = command(
@@ -155,14 +156,6 @@ def _add_settings(
             choices = item.metadata["choices"]
             meta = "{" + ",".join(choices) + "}" if choices else kind.__name__.upper()
             group.add_argument(flag, type=kind, metavar=meta, **common)
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in _names(text)]
 
 
 def parse_option(text: str) -> tuple[str, Any]:

@@ -88,6 +88,11 @@ def play_one(job: Job, watch: Watcher) -> Outcome:
     return Outcome(job, FINISHED)
 
 
+def missing(jobs: Sequence[Job]) -> list[Job]:
+    """Jobs with something left to run."""
+    return [job for job in jobs if stored_outcome(job) is None]
+
+
 def unique(jobs: Sequence[Job]) -> list[Job]:
     """Each run once, in the order of its first appearance."""
     return list({job.path: job for job in jobs}.values())

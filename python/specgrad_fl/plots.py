@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specgrad_fl import atomic
+from specgrad_fl.runs import Record
 
-Record = dict[str, Any]
 PANELS = {
     "test_accuracy": "test accuracy",
     "train_loss": "training loss",

@@ -1,16 +1,22 @@
-"""What a run says while it works: one live line on a terminal, JSON lines elsewhere."""
+"""What runs say while they work: one live line on a terminal, JSON lines elsewhere."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections import deque
-from typing import Any, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from specgrad_fl.config import Config
+from specgrad_fl.runs import Record, RunDirectory
 
-Record = dict[str, Any]
+if TYPE_CHECKING:
+    from specgrad_fl.fleet import Job
+
+SECONDS_BETWEEN_LINES = 10
 
 
 def clock(seconds: float) -> str:
@@ -89,3 +95,80 @@ def watcher(quiet: bool, label: str = "") -> Terminal | Lines | None:
     if sys.stderr.isatty():
         return Terminal(sys.stderr, label)
     return Lines(sys.stdout, label)
+
+
+class FleetProgress:
+    """Of many runs side by side: all of them in the live line, JSON for each finished run."""
+
+    def __init__(self, jobs: Sequence[Job], quiet: bool) -> None:
+        self._quiet = quiet
+        self._runs = len(jobs)
+        self._done_runs = 0
+        self._left = sum(job.config.rounds - len(RunDirectory(job.path).records()) for job in jobs)
+        self._played = 0
+        self._lock = threading.Lock()
+        self._begun = time.perf_counter()
+
+    @property
+    def seconds_left(self) -> float:
+        """By the pace so far, all processes together."""
+        elapsed = time.perf_counter() - self._begun
+        return elapsed / max(self._played, 1) * self._left
+
+    def __call__(self, job: Job, record: Record) -> None:
+        with self._lock:
+            self._count(job, record)
+
+    def _count(self, job: Job, record: Record) -> None:
+        self._played += 1
+        self._left -= 1
+        ended = record["round"] == job.config.rounds
+        self._done_runs += ended
+        if self._quiet:
+            return
+        if sys.stderr.isatty():
+            accuracy = record.get("test_accuracy")
+            score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
+            sys.stderr.write(
+                f"\r\x1b[2K[{self._done_runs}/{self._runs} runs]  {job.path.name}  round "
+                f"{record['round']}/{job.config.rounds}{score}  left {clock(self.seconds_left)}"
+            )
+            sys.stderr.flush()
+        elif ended:
+            facts = {
+                "run": job.path.name,
+                "runs_done": self._done_runs,
+                "of": self._runs,
+                "test_accuracy": record.get("test_accuracy"),
+                "seconds_left": round(self.seconds_left),
+            }
+            print(json.dumps(facts), flush=True)
+
+    def end(self) -> None:
+        """Leave the live line."""
+        if not self._quiet and sys.stderr.isatty() and self._played:
+            sys.stderr.write("\n")
+
+
+class Status:
+    """What is being done: a live line on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._begun = time.perf_counter()
+        self._next = 0.0
+
+    def __call__(self, text: str) -> None:
+        live = sys.stderr.isatty()
+        passed = time.perf_counter() - self._begun
+        if self._quiet or (not live and passed < self._next):
+            return
+        self._next = passed + SECONDS_BETWEEN_LINES
+        line = f"{clock(passed)}  {text}"
+        sys.stderr.write(f"\r\x1b[2K{line}" if live else f"{line}\n")
+        sys.stderr.flush()
+
+    def done(self) -> None:
+        """Clear the live line."""
+        if not self._quiet and sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[2K")

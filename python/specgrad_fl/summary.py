@@ -6,9 +6,22 @@ import statistics
 from typing import Any
 
 from specgrad_fl.config import Config
+from specgrad_fl.errors import ConfigError, suggest
+from specgrad_fl.runs import Record
 
-Record = dict[str, Any]
 LAST = 10
+# what runs are compared by: its key in a summary, and what it is
+MEASURES = {
+    "last10": ("mean_last_10", "mean accuracy of the last ten rounds"),
+    "final": ("final_accuracy", "accuracy after the last round"),
+    "best": ("best_accuracy", "best accuracy of all rounds"),
+}
+
+
+def check_measure(name: str) -> None:
+    """Refuse a measure that does not exist."""
+    if name not in MEASURES:
+        raise ConfigError(f"there is no measure {name!r}; {suggest(name, MEASURES)}")
 
 
 def summarise(records: list[Record], config: Config) -> dict[str, Any]:

@@ -136,6 +136,7 @@ def test_help_teaches(name, capsys):
         (["plot", "nowhere"], "nowhere is not a run directory"),
         (["list", "nowhere"], "there is no folder nowhere"),
         (["compare", "--seeds=a"], "argument --seeds"),
+        (["compare", "--seeds=,"], "argument --seeds"),
         (["compare", "--methods=fedavg", "--option=mu=1"], "has no option 'mu'"),
         (["data", "fetch", "digit"], "there is no data set 'digit'"),
     ],

@@ -276,7 +276,7 @@ def test_gradient_files(gradient_files, tmp_path, capsys):
     [
         (["{run}", "--rounds=4"], "round 4 is not in this run of 3 rounds"),
         (["{run}", "--rounds=-1"], "round -1"),
-        (["{run}", "--rounds=x"], "argument --rounds: 'x' is no list such as 0,10,20"),
+        (["{run}", "--rounds=x"], "argument --rounds: 'x' is no list such as 0,1,2"),
         (["{run}", "--share=2"], "share is 2.0"),
         (["{run}", "--filters=ftf"], "--filters has 'ftf'"),
         (["{run}", "--orders=012"], "names 3 axes"),

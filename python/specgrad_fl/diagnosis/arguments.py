@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from specgrad_fl.flags import numbers, whole_numbers, words
+
 HELP = """Show where in the spectrum clients disagree, and which layers to filter.
 
 Clients that pull the model in different directions make it drift. This command takes the
@@ -38,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--weights",
-        type=_floats,
+        type=numbers,
         default=[],
         metavar="N,N",
         help="with --gradients: weight of each client, such as its samples",
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rounds",
-        type=_ints,
+        type=whole_numbers,
         metavar="0,10",
         help="rounds to measure, by default the last one stored",
     )
@@ -64,14 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--order", help="flattening order, such as 0231, by default the run's")
     parser.add_argument(
         "--filters",
-        type=_words,
-        default=_words(TRIED),
+        type=words,
+        default=words(TRIED),
         metavar="A,B",
         help=f"filters to try on the gradients, or `none` [{TRIED}]",
     )
     parser.add_argument(
         "--orders",
-        type=_words,
+        type=words,
         default=[],
         metavar="0231,random",
         help="flattening orders to try with the fft filter",
@@ -103,22 +105,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="folder to write to [RUN/diagnosis, diagnosis]")
     parser.add_argument("--data-root", help="folder of the data sets, if it has moved")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-
-
-def _words(text: str) -> list[str]:
-    words = [part.strip() for part in text.split(",") if part.strip()]
-    return [] if words == ["none"] else words
-
-
-def _ints(text: str) -> list[int]:
-    try:
-        return [int(part) for part in _words(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 0,10,20") from None
-
-
-def _floats(text: str) -> list[float]:
-    try:
-        return [float(part) for part in _words(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list such as 500,300") from None

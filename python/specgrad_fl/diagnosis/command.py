@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from specgrad_fl.diagnosis.collect import Changes, changed
 from specgrad_fl.diagnosis.report import Diagnosis, as_json, as_text
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_fl.partition import Partition
-from specgrad_fl.progress import clock
+from specgrad_fl.progress import Status
 from specgrad_fl.runs import RunDirectory
 from specgrad_kernels import FilterSpec
 from specgrad_kernels.spec import METHODS
@@ -23,37 +21,13 @@ from specgrad_kernels.spec import METHODS
 
 def tried(filters: list[str], orders: list[str]) -> dict[str, Changes]:
     """The filters to try, by label: methods, and flattening orders of the diagnosed filter."""
+    if filters == ["none"]:
+        filters = []
     for name in filters:
         if name not in METHODS:
             raise ConfigError(f"--filters has {name!r}; choose from {', '.join(METHODS)}")
     by_method: dict[str, Changes] = {name: {"method": name} for name in filters}
     return by_method | {f"order {order}": {"order": order} for order in orders}
-
-
-SECONDS_BETWEEN_LINES = 10
-
-
-class Progress:
-    """One live line on a terminal, and a line every few seconds on standard error elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._begun = time.perf_counter()
-        self._next = 0.0
-
-    def __call__(self, text: str) -> None:
-        live = sys.stderr.isatty()
-        passed = time.perf_counter() - self._begun
-        if self._quiet or (not live and passed < self._next):
-            return
-        self._next = passed + SECONDS_BETWEEN_LINES
-        line = f"{clock(passed)}  {text}"
-        sys.stderr.write(f"\r\x1b[2K{line}" if live else f"{line}\n")
-        sys.stderr.flush()
-
-    def done(self) -> None:
-        if not self._quiet and sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[2K")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -64,14 +38,14 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--smoothness is {arguments.smoothness}; it must be positive")
     if arguments.noise_batches < 0:
         raise ConfigError(f"--noise-batches is {arguments.noise_batches}; the least is 0")
-    progress = Progress(arguments.quiet)
+    status = Status(arguments.quiet)
     try:
         if arguments.gradients:
-            _from_files(arguments, progress)
+            _from_files(arguments, status)
         else:
-            _from_run(arguments, progress)
+            _from_run(arguments, status)
     finally:
-        progress.done()
+        status.done()
 
 
 def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -80,7 +54,7 @@ def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _from_run(arguments: argparse.Namespace, progress: Progress) -> None:
+def _from_run(arguments: argparse.Namespace, status: Status) -> None:
     source = RunDirectory(arguments.run)
     config = source.config()
     if arguments.data_root:
@@ -95,13 +69,13 @@ def _from_run(arguments: argparse.Namespace, progress: Progress) -> None:
         noise_batches=arguments.noise_batches,
         local=arguments.local,
     )
-    measured = replay.along(config, rounds, out, request, source=source, say=progress)
+    measured = replay.along(config, rounds, out, request, source=source, say=status)
     samples = max(Partition.load(source.partition_path).sizes)
     diagnosis = Diagnosis.of(source.path.name, measured, arguments.share, arguments.rho_limit)
     _write(out, diagnosis, as_json(diagnosis, config, samples, arguments.smoothness))
 
 
-def _from_files(arguments: argparse.Namespace, progress: Progress) -> None:
+def _from_files(arguments: argparse.Namespace, status: Status) -> None:
     for flag in ("rounds", "local", "data_root"):
         if getattr(arguments, flag):
             name = flag.replace("_", "-")
@@ -114,7 +88,7 @@ def _from_files(arguments: argparse.Namespace, progress: Progress) -> None:
         select=arguments.select,
         spec=spec,
         after={label: changed(spec, each) for label, each in after.items()},
-        say=progress,
+        say=status,
     )
     title = f"{len(arguments.gradients)} gradient files"
     diagnosis = Diagnosis.of(title, [measured], arguments.share, arguments.rho_limit)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from specgrad_fl.flags import whole_numbers
+
 DESCRIPTION = """Run the paper's experiments and set its numbers beside yours.
 
 Only what is missing is run. Interrupted? The same command goes on where it stopped.
@@ -28,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="cpu", help="paper, cpu or smoke [cpu]")
     parser.add_argument("--runs", type=Path, help="folder of the runs [runs/PRESET]")
     parser.add_argument("--out", type=Path, help="folder of the report [RUNS/report]")
-    parser.add_argument("--seeds", help="seeds of every cell, such as 0,1,2 [by preset]")
+    parser.add_argument(
+        "--seeds", type=whole_numbers, metavar="0,1", help="seeds of every cell [by preset]"
+    )
     parser.add_argument("--measure", default="last10", help="last10, final or best [last10]")
     parser.add_argument(
         "--tuned", type=Path, action="append", default=[], metavar="FILE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from specgrad_fl.errors import RunError, suggest
 from specgrad_fl.fleet import Job
 from specgrad_fl.paper import registry, report, schedule
 from specgrad_fl.paper.estimate import estimate
-from specgrad_fl.paper.model import Cell, Context, Experiment, check_measure, tuned
+from specgrad_fl.paper.model import Cell, Context, Experiment, tuned
 from specgrad_fl.paper.presets import PRESETS, Preset
-from specgrad_fl.progress import clock
+from specgrad_fl.progress import FleetProgress, Status, clock
+from specgrad_fl.summary import check_measure
 
 Chosen = list[tuple[Experiment, list[Cell]]]
 
@@ -31,14 +32,14 @@ def run(arguments: argparse.Namespace) -> None:
     every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]
     jobs = schedule.jobs_of(every, folder, arguments.data_root, _workers(arguments))
     machine, machines = schedule.parse_shard(arguments.shard)
-    missing = schedule.missing(schedule.shard(jobs, machine, machines))
+    missing = fleet.missing(schedule.shard(jobs, machine, machines))
     if arguments.dry_run:
         _estimate(missing, chosen, arguments)
         return
     refusals: list[str] = []
     if not arguments.report_only:
-        say = _teller(arguments.quiet)
-        context = Context(preset, folder, say, arguments.data_root, _workers(arguments))
+        status = Status(arguments.quiet)
+        context = Context(preset, folder, status, arguments.data_root, _workers(arguments))
         try:
             refusals = _play(missing, arguments)
             # what is measured once is measured by the first of several machines
@@ -48,6 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             print("\nevery finished round is stored; the same command goes on", file=sys.stderr)
             raise
+        status.done()
     subject = report.Subject(preset, folder, arguments.measure, _again(arguments))
     parts = [report.collect(experiment, cells, subject) for experiment, cells in chosen]
     print(report.write(parts, subject, arguments.out or folder / "report"))
@@ -68,25 +70,16 @@ def _preset(arguments: argparse.Namespace) -> Preset:
 def _chosen(arguments: argparse.Namespace, preset: Preset) -> Chosen:
     """The experiments with their cells, tuned and with the seeds asked for."""
     files = [Config(**read_toml(path)) for path in arguments.tuned]
-    seeds = parse_seeds(arguments.seeds) if arguments.seeds else None
     return [
         (
             experiment,
             [
-                cell if seeds is None else replace(cell, seeds=seeds)
+                replace(cell, seeds=tuple(arguments.seeds)) if arguments.seeds else cell
                 for cell in tuned(experiment.cells(preset), files)
             ],
         )
         for experiment in registry.find(arguments.names)
     ]
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """``0,1`` as numbers."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise RunError(f"seeds is {text!r}; write whole numbers such as 0,1,2") from None
 
 
 def _workers(arguments: argparse.Namespace) -> int:
@@ -97,22 +90,10 @@ def _workers(arguments: argparse.Namespace) -> int:
 def _again(arguments: argparse.Namespace) -> tuple[str, ...]:
     """The command that makes the same report, wherever its folders are."""
     words = [*arguments.names, f"--preset={arguments.preset}"]
-    words += [f"--seeds={arguments.seeds}"] if arguments.seeds else []
+    words += [f"--seeds={','.join(map(str, arguments.seeds))}"] if arguments.seeds else []
     words += [f"--measure={arguments.measure}"] if arguments.measure != "last10" else []
     words += [f"--tuned={path.name}" for path in arguments.tuned]
     return tuple(words)
-
-
-def _teller(quiet: bool) -> Callable[[str], None]:
-    """What is being measured, on standard error."""
-
-    def say(text: str) -> None:
-        if not quiet:
-            live = sys.stderr.isatty()
-            sys.stderr.write(f"\r\x1b[2K{text}" if live else f"{text}\n")
-            sys.stderr.flush()
-
-    return say
 
 
 def _estimate(jobs: Sequence[Job], chosen: Chosen, arguments: argparse.Namespace) -> None:
@@ -132,7 +113,7 @@ def _estimate(jobs: Sequence[Job], chosen: Chosen, arguments: argparse.Namespace
 
 def _play(jobs: Sequence[Job], arguments: argparse.Namespace) -> list[str]:
     """The runs; why some did not finish. Divergence is a result, not a refusal."""
-    progress = schedule.Progress(jobs, arguments.quiet)
+    progress = FleetProgress(jobs, arguments.quiet)
     try:
         outcomes = fleet.play(jobs, arguments.jobs, progress)
     finally:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specgrad_fl.config import Config
-from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.errors import RunError
 from specgrad_fl.fleet import FAILURE, Job
 from specgrad_fl.paper.numbers import Number, Place
 from specgrad_fl.paper.presets import Preset
 from specgrad_fl.runs import Record, RunDirectory
+from specgrad_fl.summary import MEASURES
 
 if TYPE_CHECKING:
     from specgrad_fl.paper.claims import Claim
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
 LEFT_OUT = "left out by this preset"
 # seeds that are shown where they happen to be finished, beyond those that were asked for
 KNOWN_SEEDS = tuple(range(10))
-
-MEASURES = {
-    "last10": ("mean_last_10", "mean accuracy of the last ten rounds"),
-    "final": ("final_accuracy", "accuracy after the last round"),
-    "best": ("best_accuracy", "best accuracy of all rounds"),
-}
-
-
-def check_measure(name: str) -> None:
-    """Refuse a measure that does not exist."""
-    if name not in MEASURES:
-        raise ConfigError(f"there is no measure {name!r}; {suggest(name, MEASURES)}")
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from specgrad_fl.config import Config, to_toml
 from specgrad_fl.paper import claims, document
 from specgrad_fl.paper.document import Block, Bullets, Heading, Paragraph, Picture, Table
 from specgrad_fl.paper.figures import measured_columns
-from specgrad_fl.paper.model import LEFT_OUT, MEASURES, Cell, Experiment, Measured, Results
+from specgrad_fl.paper.model import LEFT_OUT, Cell, Experiment, Measured, Results
 from specgrad_fl.paper.numbers import paper_numbers
 from specgrad_fl.paper.presets import Preset
 from specgrad_fl.runs import RunDirectory
+from specgrad_fl.summary import MEASURES
 
 GROUPS_IN_A_TABLE = 2
 # settings in which runs on the same clients may differ

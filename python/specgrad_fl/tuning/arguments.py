@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from specgrad_fl.flags import whole_numbers
+
 DESCRIPTION = """Search a method's learning rate and own parameters without the filter, as the
 paper does: a grid, widened until the best setting has no better neighbour. The result is a
 configuration file for `train`, `compare` and `reproduce --tuned`, with or without the filter.
@@ -23,7 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grid", action="append", default=[], metavar="NAME=V,V",
         help="values of lr or of an option of the method, in place of the usual ones",
     )  # fmt: skip
-    parser.add_argument("--seeds", default="0", help="seeds whose mean counts, such as 0,1 [0]")
+    parser.add_argument(
+        "--seeds", type=whole_numbers, default=[0], metavar="0,1",
+        help="seeds whose mean counts [0]",
+    )  # fmt: skip
     parser.add_argument("--limit", type=int, default=6, help="values added on each side [6]")
     parser.add_argument("--measure", default="last10", help="last10, final or best [last10]")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side [1]")

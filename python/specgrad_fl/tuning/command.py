@@ -16,10 +16,9 @@ from specgrad_fl.config import Config, to_toml
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_fl.fleet import Job
 from specgrad_fl.methods import resolve_options
-from specgrad_fl.paper.command import parse_seeds
-from specgrad_fl.paper.model import MEASURES, check_measure
-from specgrad_fl.paper.schedule import Progress, missing
+from specgrad_fl.progress import FleetProgress
 from specgrad_fl.runs import RunDirectory
+from specgrad_fl.summary import MEASURES, check_measure
 from specgrad_fl.tuning import grids
 from specgrad_fl.tuning.picture import heat_map
 from specgrad_fl.tuning.search import Axis, Found, Point, search
@@ -54,7 +53,7 @@ class Trials:
             for point in points
             for seed in self.seeds
         ]
-        progress = Progress(missing(jobs), self.quiet)
+        progress = FleetProgress(fleet.missing(jobs), self.quiet)
         try:
             outcomes = fleet.play(jobs, self.processes, progress)
         finally:
@@ -90,7 +89,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     trials = Trials(
         base=base,
         axes=axes,
-        seeds=parse_seeds(arguments.seeds),
+        seeds=tuple(arguments.seeds),
         folder=arguments.runs or out / "runs",
         measure=arguments.measure,
         processes=arguments.jobs,

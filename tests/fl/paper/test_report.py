@@ -120,7 +120,7 @@ def test_dry_run_estimates_and_runs_nothing(reproduce, tmp_path):
         (["ratio", "--shard=3/2"], "write i/n with i from 1 to n"),
         (["ratio", "--measure=mean"], "there is no measure 'mean'"),
         (["ratio", "--preset=gpu"], "there is no preset 'gpu'"),
-        (["ratio", "--seeds=a"], "seeds is 'a'"),
+        (["ratio", "--seeds=a"], "argument --seeds: 'a' is no list"),
     ],
 )
 def test_mistakes_are_one_sentence(reproduce, arguments, message):

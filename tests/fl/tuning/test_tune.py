@@ -60,7 +60,7 @@ def test_a_grid_is_run_once_and_its_result_reused(tune, tmp_path, capsys):
         (["--grid=lr=a,b"], "write a setting and its values"),
         (["--grid=nu=0.1,0.2", "--method=fedprox"], "has no option 'nu'"),
         (["--measure=mean"], "there is no measure 'mean'"),
-        (["--seeds=one"], "seeds is 'one'"),
+        (["--seeds=one"], "argument --seeds: 'one' is no list"),
     ],
 )
 def test_mistakes_are_one_sentence(tune, arguments, message):
