@@ -80,4 +80,11 @@ def test_its_pictures_are_there(walked):
 def test_the_table_of_layers_is_the_one_printed(walked):
     rows = diagnosis(walked / "runs" / "skewed" / "diagnosis")["layers"]
     for row in rows:
-        assert re.search(rf"{re.escape(row['layer'])} +{row['d']:,} ", PAGE)
+        line = next(line for line in PAGE.splitlines() if line.split()[:1] == [row["layer"]])
+        _, d, cutoff, band, kappa, _ = line.split()
+        assert (d, cutoff) == (f"{row['d']:,}", str(row["cutoff"] or "-"))
+        for shown, found in ((band, row["lowest_band"]), (kappa, row["kappa"])):
+            if found is None:
+                assert shown == "-"
+            else:
+                assert float(shown.rstrip("%")) == pytest.approx(100 * found, abs=2)

@@ -48,7 +48,7 @@ def device_of(config: Config) -> torch.device:
     """The configured device, once it is known to work."""
     try:
         device = torch.device(config.device)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
         # the same seed must give the same bits on a GPU too
         torch.backends.cudnn.deterministic = True
     except (RuntimeError, AssertionError) as error:

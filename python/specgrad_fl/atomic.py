@@ -33,6 +33,14 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def make_folder(path: Path) -> None:
+    """A folder to write to, with those above it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace the contents of a text file."""
     with replacing(path) as temporary:

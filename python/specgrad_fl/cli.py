@@ -51,7 +51,16 @@ example:
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses in one sentence."""
+    """Refuses in one sentence; what it parsed knows the parser of the innermost command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_defaults(parser=self)
+
+    @property
+    def flags(self) -> list[str]:
+        """Every ``--flag``."""
+        return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see {self.prog} --help)")
@@ -181,7 +190,10 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         if name in arguments:
             value = getattr(arguments, name)
             if name.endswith("options"):
-                value = {**settings.get(name, {}), **dict(map(parse_option, value))}
+                in_file = settings.get(name, {})
+                if not isinstance(in_file, dict):
+                    raise ConfigError(f"{name} is {in_file!r} in {path}; write a table [{name}]")
+                value = {**in_file, **dict(map(parse_option, value))}
             settings[name] = value
     return settings
 
@@ -252,14 +264,16 @@ def _plot(arguments: argparse.Namespace) -> None:
     from specgrad_fl import plots
     from specgrad_fl.runs import RunDirectory
 
+    names = [path.resolve().name for path in arguments.runs]
     found = {}
-    for path in arguments.runs:
+    for path, name in zip(arguments.runs, names, strict=True):
         run = RunDirectory(path)
         run.config()
-        found[path.name] = run.records()
-        if not found[path.name]:
+        records = run.records()
+        if not records:
             raise RunError(f"{path} has no finished round to draw yet")
-        run.write_csv(found[path.name])
+        run.write_csv(records)
+        found[str(path) if names.count(name) > 1 else name] = records
     plots.curves(arguments.out, found)
     print(arguments.out)
 
@@ -309,7 +323,7 @@ def _data(arguments: argparse.Namespace) -> None:
         print(fetch.fetch(arguments.name, root, fetch_progress()))
         return
     for entry in data.catalog():
-        there = "here" if (root / entry.name).is_dir() else ""
+        there = "here" if fetch.is_here(entry, root) else ""
         print(f"{entry.name:16} {there:5} {entry.what}")
 
 
@@ -347,28 +361,39 @@ COMMANDS = {
 }
 
 
-def _check_unknown(unknown: list[str]) -> None:
+SAME_COMMAND = "the same command goes on from the last finished round"
+GOES_ON = {
+    "train": "`specgrad-fl resume RUN` continues",
+    "resume": SAME_COMMAND,
+    "compare": SAME_COMMAND,
+    "tune": SAME_COMMAND,
+    "reproduce": SAME_COMMAND,
+}
+
+
+def _check_unknown(unknown: list[str], parser: Parser) -> None:
     for word in unknown:
-        flag = word.partition("=")[0].lstrip("-").replace("-", "_")
-        hint = suggest(flag, FIELDS).replace("_", "-") if word.startswith("-") else "see --help"
+        flag = word.partition("=")[0]
+        hint = f"see {parser.prog} --help"
+        if flag.lstrip("-").replace("-", "_") in FIELDS:
+            hint = f"{parser.prog} does not take this setting (see its --help)"
+        elif flag.startswith("--"):
+            hint = suggest(flag, parser.flags)
         raise ConfigError(f"unknown argument {word!r}; {hint}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; what a user can set right is one sentence and exit code 2."""
+    arguments = argparse.Namespace(command="")
     try:
-        arguments, unknown = _parser().parse_known_args(argv)
-        _check_unknown(unknown)
+        _, unknown = _parser().parse_known_args(argv, arguments)
+        _check_unknown(unknown, arguments.parser)
+        COMMANDS[arguments.command](arguments)
     except RunError as error:
         return _refuse(error)
-    from specgrad_fl.data import DataError  # with torch, which --help does without
-
-    try:
-        COMMANDS[arguments.command](arguments)
-    except (RunError, DataError) as error:
-        return _refuse(error)
     except KeyboardInterrupt:
-        print("\nspecgrad-fl: interrupted; `specgrad-fl resume RUN` continues", file=sys.stderr)
+        words = "interrupted", GOES_ON.get(arguments.command, "")
+        print("\nspecgrad-fl: " + "; ".join(filter(None, words)), file=sys.stderr)
         return 130
     except BrokenPipeError:
         with contextlib.suppress(OSError):

@@ -34,14 +34,19 @@ def about(
     choices: tuple[str, ...] = (),
     low: float | None = None,
     high: float | None = None,
+    above: float | None = None,
     execution: bool = False,
 ) -> dict[str, Any]:
-    """What the command line must know of a setting. ``execution``: no effect on results."""
+    """What the command line must know of a setting.
+
+    low, high: the least and the most; above: less than any value; execution: no effect on results
+    """
     return {
         "help": help,
         "choices": choices,
         "low": low,
         "high": high,
+        "above": above,
         "execution": execution,
     }
 
@@ -121,8 +126,8 @@ class Config:
     )
     epochs: int = setting(1, "local epochs", low=1)
     batch_size: int = setting(50, "local batch size", low=1)
-    lr: float = setting(0.1, "local learning rate of the first round", low=0)
-    lr_decay: float = setting(0.998, "factor on the learning rate after every round", low=0)
+    lr: float = setting(0.1, "local learning rate of the first round", above=0)
+    lr_decay: float = setting(0.998, "factor on the learning rate after every round", above=0)
     weight_decay: float = setting(1e-3, "weight decay, on every parameter", low=0)
     clip: float = setting(10.0, "bound on the gradient's global norm; 0 for none", low=0)
     clip_scope: str = setting(
@@ -143,7 +148,8 @@ class Config:
     )
     eval_target: str = setting(
         "server",
-        "what is evaluated: the server's model, or the mean of the active clients' models",
+        "what is evaluated: the server's model, or the mean of the active clients' models with the "
+        "weights that the method gives them",
         choices=("server", "active_mean"),
     )
     eval_batch: int = setting(100, "batch size of the evaluation", low=1)
@@ -243,7 +249,19 @@ def _coerced(item: dataclasses.Field[Any], value: Any) -> Any:
         raise ConfigError(f"{item.name} must be {_KIND_NAMES[kind]}; got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{item.name} must be a finite number; got {value!r}")
+    if isinstance(value, dict):
+        _check_plain(item.name, value)
     return value
+
+
+def _check_plain(name: str, options: Options) -> None:
+    for key, value in options.items():
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if not isinstance(each, (str, int, float)):
+                raise ConfigError(
+                    f"{name} gives {key} the value {each!r}; write text in quotes, a number, "
+                    "true, false, or a list of those"
+                )
 
 
 _KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "Options": dict}
@@ -262,6 +280,8 @@ def _check_range(item: dataclasses.Field[Any], value: Any) -> None:
         raise ConfigError(f"{item.name} is {value!r}; {suggest(value, limits['choices'])}")
     if limits["low"] is not None and value < limits["low"]:
         raise ConfigError(f"{item.name} is {value}; the least is {limits['low']:g}")
+    if limits["above"] is not None and not value > limits["above"]:
+        raise ConfigError(f"{item.name} is {value}; it must be more than {limits['above']:g}")
     if limits["high"] is not None and value > limits["high"]:
         raise ConfigError(f"{item.name} is {value}; the most is {limits['high']:g}")
 

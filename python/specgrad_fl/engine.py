@@ -181,6 +181,7 @@ class Engine:
         )
         self.board = self.executor.board
         self.server = self.method.server_state()
+        self._whole = True  # weights, server and clients are those of one and the same round
         self._restore()
 
     def _restore(self) -> None:
@@ -211,9 +212,14 @@ class Engine:
         return named | {"buffers": self.board.buffers.clone()}
 
     def play(self, watch: Watcher) -> None:
-        """All rounds that are left."""
-        while self.state.rounds < self.config.rounds:
-            watch(self.advance(), self.config)
+        """All rounds that are left. An interrupt costs the round in progress, no other."""
+        try:
+            while self.state.rounds < self.config.rounds:
+                watch(self.advance(), self.config)
+        except KeyboardInterrupt:
+            if self._whole and self.state.rounds > self.run.load_rounds():
+                self.store()
+            raise
 
     def advance(self) -> Record:
         """The next round, kept."""
@@ -226,6 +232,7 @@ class Engine:
         self.records.append(record)
         self.run.append(record)
         self.state.rounds = record["round"]
+        self._whole = True
         if self.state.rounds % self.config.checkpoint_every == 0 or (
             self.state.rounds == self.config.rounds
         ):
@@ -274,11 +281,17 @@ class Engine:
             if not report.finite:
                 raise Diverged(
                     f"round {number + 1}: the loss of client {report.client} is {report.loss} or "
-                    "its weights are no longer finite; the run stops, and the checkpoint of "
-                    f"round {self.state.rounds} is kept. Choose a smaller lr or clip"
+                    f"its weights are no longer finite; the run stops, and {self._kept()}. Choose "
+                    "a smaller lr or clip"
                 )
 
+    def _kept(self) -> str:
+        """What a run that stops can go back to."""
+        rounds = self.run.load_rounds()
+        return f"the checkpoint of round {rounds} is kept" if rounds else "there is no checkpoint"
+
     def _aggregate(self, number: int, clients: list[int], reports: list[Report]) -> None:
+        self._whole = False
         board = self.board
         active = torch.tensor(clients)
         sizes = self.sizes[active].double()
@@ -296,13 +309,12 @@ class Engine:
         if not torch.isfinite(weights.sum()):
             raise Diverged(
                 f"round {number + 1}: {self.config.method} made weights that are not finite; the "
-                f"run stops, and the checkpoint of round {self.state.rounds} is kept. Choose a "
-                "smaller lr or milder options"
+                f"run stops, and {self._kept()}. Choose a smaller lr or milder options"
             )
         if self.config.eval_target == "server":
             board.scored.copy_(weights)
         else:
-            board.scored.copy_(weighted_sum(results, shares))
+            board.scored.copy_(weighted_sum(results, self.method.shares(finished)))
         board.weights.copy_(weights)
         if len(board.buffers):
             board.buffers.copy_(weighted_sum(board.buffer_results[: len(clients)], shares))
@@ -416,6 +428,7 @@ def resume(
     config = stored.replace(**check_same(stored, changes or {}))
     if run.finished:
         return run
+    _check_states_follow(run, stored, config)
     if config.engine == "flower":
         launch = _flower_launch()
         launch.check(config)
@@ -423,6 +436,18 @@ def resume(
             run.reconfigure(config)
         return launch.play(run, load_data(config), watch)
     return carry_on(run, config, watch)
+
+
+def _check_states_follow(run: RunDirectory, stored: Config, config: Config) -> None:
+    """What clients keep between rounds stays where they were trained."""
+    if config.engine == stored.engine or not methods.method_class(config.method).client_vectors:
+        return
+    if run.load_rounds():
+        raise RunError(
+            f"engine is {stored.engine!r} in this run and {config.engine!r} was asked for, but "
+            f"what {config.method} keeps for each client is with the clients of the first; resume "
+            f"with --engine {stored.engine}"
+        )
 
 
 def carry_on(

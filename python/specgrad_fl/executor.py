@@ -26,6 +26,8 @@ from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
 from specgrad_fl.flat import FlatModel
 
+SECONDS_TO_LEAVE = 1.0
+
 
 @dataclass(frozen=True)
 class Score:
@@ -164,6 +166,7 @@ class Workers:
             [sys.executable, "-m", "specgrad_fl.worker", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for this process, which decides what it means
             env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
         )
         theirs.close()
@@ -245,7 +248,11 @@ class Workers:
         for link in self._links:
             link.close()
         for child in self._children:
-            child.wait()
+            try:
+                child.wait(SECONDS_TO_LEAVE)
+            except subprocess.TimeoutExpired:  # busy with a client whose result nobody wants
+                child.terminate()
+                child.wait()
 
 
 def _scratch(layout: Layout) -> Path:

@@ -145,6 +145,7 @@ class _Crew(threading.Thread):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C is for this process, which stops the others
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
 
@@ -194,9 +195,11 @@ class _Crew(threading.Thread):
 def serve() -> None:
     """The child's side: a job from each line of the input, records and the outcome as output."""
     sys.path.insert(0, "")
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a user's own method or model prints is no answer
 
     def say(message: dict[str, Any]) -> None:
-        print(json.dumps(message), flush=True)
+        print(json.dumps(message), file=answers, flush=True)
 
     for line in sys.stdin:
         order = json.loads(line)
@@ -206,7 +209,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        serve()
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    serve()

@@ -10,7 +10,7 @@ best.safetensors       the weights of the best evaluation
 clients/               what clients keep between rounds
 flower/                of a run on Flower: logs, and on one machine the nodes' folders
 summary.json           results, once the run is finished
-curves.png             accuracy, loss and time by round
+curves.png             accuracy and loss by round
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ class RunDirectory:
                 continue
             try:
                 record = json.loads(line)
-            except ValueError as error:
+                int(record["round"])
+            except (ValueError, TypeError, KeyError) as error:
                 if number >= len(lines):
                     break
                 raise RunError(
@@ -190,7 +191,8 @@ class RunDirectory:
                 "has seen; restore the file or start a new run"
             )
         for litter in self.path.glob(f"*{atomic.TEMPORARY}"):
-            litter.unlink()
+            if litter.is_file():
+                litter.unlink()
         atomic.write_text(self.metrics_path, "".join(_line(record) for record in kept))
         self._rewrite_events(kept)
         return kept
@@ -235,9 +237,16 @@ class RunDirectory:
     def summary(self) -> Record:
         """The results of a finished run."""
         try:
-            return json.loads(self.summary_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{self.path} is not a finished run: {error}") from error
+            found = json.loads(self.summary_path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RunError(f"{self.path} is not a finished run: {error.strerror}") from error
+        except ValueError:
+            found = None
+        if not (isinstance(found, dict) and "final_accuracy" in found):
+            raise RunError(
+                f"{self.summary_path} is damaged; delete it and resume the run to write it again"
+            )
+        return found
 
 
 def run_name(config: Config) -> str:

@@ -6,7 +6,6 @@ Started by :class:`specgrad_fl.executor.Workers` with the number of an inherited
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -65,6 +64,4 @@ def serve(link: Connection) -> None:
 
 
 if __name__ == "__main__":
-    # an interrupt from the keyboard reaches the whole group; the parent decides what it means
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(Connection(int(sys.argv[1])))

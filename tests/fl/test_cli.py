@@ -108,7 +108,7 @@ def test_help_teaches(name, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "--rouds=3"], "unknown argument '--rouds=3'; did you mean 'rounds'"),
+        (["train", "--rouds=3"], "unknown argument '--rouds=3'; did you mean '--rounds'"),
         (["train", "--rounds=many"], "invalid int value: 'many'"),
         (["train", "--option", "mu"], "an option is written key=value; got 'mu'"),
         (["train", "--option", "mu=1"], "method 'fedavg' has no option 'mu'"),
@@ -132,6 +132,22 @@ def test_help_teaches(name, capsys):
         (["train", "--filter=fft", "--filter-select=nothing"], "filter"),
         (["train", "--model=textcnn"], "model 'textcnn' does not take the samples of digits"),
         (["train", "--model=torch.nn:Identity"], "returns shape (2, 1, 8, 8) for 2 samples"),
+        (["train", "--lr=0"], "lr is 0.0; it must be more than 0"),
+        (["train", "--lr-decay=0"], "lr_decay is 0.0; it must be more than 0"),
+        (["train", "--device=meta"], "device 'meta' cannot be used"),
+        (["train", "--model=:net"], "model ':net' is no module:name"),
+        (["train", "--model=.a:net"], "model '.a:net' is no module:name"),
+        (["train", "--method=..a:X"], "method '..a:X' is no module:name"),
+        (["train", "--method=fedawa", "--option=server_lr=-1"], "server_lr is -1"),
+        (["train", "--model-option=stem=null"], "model_options gives stem the value None"),
+        (["train", "--roundz=3"], "unknown argument '--roundz=3'; did you mean '--rounds'?"),
+        (["resume", "nowhere", "--lr=0.5"], "specgrad-fl resume does not take this setting"),
+        (["compare", "--filter=fft"], "specgrad-fl compare does not take this setting"),
+        (["data", "fetch", "digits", "--rounds=2"], "data fetch does not take this setting"),
+        (["tune", "--out=/proc/x"], "cannot write /proc/x"),
+        (["reproduce", "orders", "--report-only", "--out=/proc/x"], "cannot write /proc/x"),
+        (["diagnose", "nowhere", "--weights=1,2"], "--weights is about gradient files"),
+        (["diagnose", "--gradients", "a", "b", "--smoothness=2"], "--smoothness is about a run"),
         (["resume", "nowhere"], "nowhere is not a run directory"),
         (["plot", "nowhere"], "nowhere is not a run directory"),
         (["list", "nowhere"], "there is no folder nowhere"),
@@ -174,14 +190,77 @@ def test_resume_refuses_what_decides_the_result(command):
     assert command("train", *FAST, "--quiet", "--out=here")[0] == 0
     code, _, err = command("resume", "here", "--lr=0.5")
     assert code == 2
-    assert "lr" in err
+    assert "'--lr=0.5'; specgrad-fl resume does not take this setting" in err
 
 
 def test_interrupt_says_how_to_go_on(command, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(cli.COMMANDS, "train", interrupt)
-    code, _, err = command("train")
-    assert code == 130
-    assert "resume" in err
+    for name, word in (("train", "resume RUN"), ("compare", "the same command"), ("list", "")):
+        monkeypatch.setitem(cli.COMMANDS, name, interrupt)
+        code, _, err = command(name)
+        assert code == 130
+        assert err.startswith("\nspecgrad-fl: interrupted")
+        assert word in err
+
+
+def test_options_that_are_no_table(command, tmp_path):
+    (tmp_path / "wrong.toml").write_text("options = 3\n")
+    code, _, err = command("train", "--config=wrong.toml", "--option=mu=1")
+    assert code == 2
+    assert "options is 3 in wrong.toml; write a table [options]" in err
+
+
+def test_a_date_is_no_option(command, tmp_path):
+    (tmp_path / "wrong.toml").write_text("[model_options]\nstem = 2020-01-01\n")
+    code, _, err = command("train", "--config=wrong.toml")
+    assert code == 2
+    assert "model_options gives stem the value datetime.date(2020, 1, 1)" in err
+
+
+def test_one_seed_given_twice_is_one_seed(command):
+    code, out, _ = command("compare", *FAST, "--quiet", "--methods=fedavg,fedavg", "--seeds=0,0")
+    assert code == 0
+    assert len(out.splitlines()) == 1 + 2 + 1
+    assert "+-" not in out
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "commands", "message"),
+    [
+        ("metrics.jsonl", "3\n", ("list", "plot"), "line 1 of runs/one/metrics.jsonl is damaged"),
+        ("metrics.jsonl", '{"a": 1}\n', ("list", "plot"), "is damaged; restore the file"),
+        ("summary.json", "[]", ("resume",), "summary.json is damaged; delete it and resume"),
+        ("summary.json", "{}", ("resume",), "summary.json is damaged; delete it and resume"),
+        ("summary.json", "{", ("resume",), "summary.json is damaged; delete it and resume"),
+    ],
+)
+def test_a_damaged_run_is_named(command, tmp_path, file, text, commands, message):
+    assert command("train", *FAST, "--quiet", "--out=runs/one")[0] == 0
+    (tmp_path / "runs/one" / file).write_text(text)
+    for name in commands:
+        code, _, err = command(name, "runs" if name == "list" else "runs/one")
+        assert code == 2
+        assert message in err
+
+
+def test_plot_tells_runs_of_one_name_apart(command, monkeypatch):
+    from specgrad_fl import plots
+
+    drawn = {}
+    monkeypatch.setattr(plots, "curves", lambda path, runs: drawn.update(runs))
+    for folder in ("a", "b"):
+        assert command("train", *FAST, "--quiet", f"--out={folder}/run")[0] == 0
+    drawn.clear()
+    assert command("plot", "a/run", "b/run")[0] == 0
+    assert list(drawn) == ["a/run", "b/run"]
+
+
+def test_data_list_knows_what_is_here(command, tmp_path):
+    (tmp_path / "data/cifar10").mkdir(parents=True)
+    (tmp_path / "data/cifar100").mkdir()
+    (tmp_path / "data/cifar100/train.bin").write_bytes(b"")
+    _, out, _ = command("data", "list", "--data-root=data")
+    here = {line.split()[0] for line in out.splitlines() if line.split()[1] == "here"}
+    assert here == {"digits", "cifar100"}

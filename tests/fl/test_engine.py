@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specgrad_fl import assembly, data, engine
 from specgrad_fl.batches import Format, Samples, stored
+from specgrad_fl.client import ClientRunner
 from specgrad_fl.config import Config
-from specgrad_fl.engine import draw_clients, evaluates
-from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.engine import draw_clients, evaluates, silent
+from specgrad_fl.errors import ConfigError, Diverged, RunError
 from specgrad_fl.flat import FlatModel
 from specgrad_fl.models import Inputs, build
 from specgrad_fl.runs import RunDirectory
@@ -240,6 +241,36 @@ def test_active_mean_scores_another_model(play):
     assert torch.equal(server.board.weights, active.board.weights)
     assert not torch.equal(server.board.scored, active.board.scored)
     assert torch.equal(server.board.scored, server.board.weights)
+
+
+@pytest.mark.parametrize("method", ["feddyn", "scaffold"])
+def test_active_mean_is_the_mean_that_the_method_forms(make_engine, method):
+    engine = make_engine(method=method, eval_target="active_mean")
+    engine.sizes = torch.arange(1, 7)
+    engine.round(0)
+    mean = engine.board.results[:3].double().mean(0)
+    assert torch.allclose(engine.board.scored.double(), mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedcm"])
+def test_clients_that_took_no_step_change_nothing(make_engine, method, monkeypatch):
+    """As when mixed precision skips every step for an overflow."""
+    engine = make_engine(method=method)
+    engine.round(0)
+    server = {name: vector.clone() for name, vector in engine.server.items()}
+    before = engine.board.weights.clone()
+    monkeypatch.setattr(ClientRunner, "_step", lambda self, local: None)
+    engine.round(1)
+    assert torch.equal(engine.board.weights, before)
+    for name, vector in engine.server.items():
+        assert torch.allclose(vector, server[name], rtol=0, atol=1e-7)
+        assert vector.any()
+
+
+def test_a_divergence_says_what_is_kept(make_engine):
+    engine = make_engine(lr=1e30, clip=0.0, checkpoint_every=10)
+    with pytest.raises(Diverged, match="there is no checkpoint"):
+        engine.play(silent)
 
 
 def test_server_learning_rate(play):

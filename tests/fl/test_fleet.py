@@ -94,6 +94,19 @@ def children() -> list[int]:
     return [int(pid) for pid, command in lines if "specgrad_fl.fleet" in command]
 
 
+def test_what_a_users_own_code_prints_is_no_answer(small, tmp_path, monkeypatch):
+    (tmp_path / "noisy.py").write_text(
+        "from specgrad_fl.methods import Method\n"
+        "class Noisy(Method):\n"
+        "    def finish(self, local):\n"
+        "        print('a word in between')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    jobs = [Job.of(small(method="noisy:Noisy", rounds=1, seed=s), tmp_path) for s in range(2)]
+    assert [o.status for o in fleet.play(jobs, 2, ignore)] == [FINISHED] * 2
+
+
 @pytest.mark.slow
 def test_an_interrupt_loses_nothing(tmp_path):
     """Ctrl-C during `reproduce` with two jobs; the same command finishes."""

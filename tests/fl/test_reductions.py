@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from specgrad_fl import data
 from specgrad_fl.checkpoint import load
-from specgrad_fl.engine import train
-from specgrad_fl.methods import METHODS, weighted_sum
+from specgrad_fl.engine import draw_clients, train
+from specgrad_fl.errors import ConfigError
+from specgrad_fl.methods import METHODS, Federation, build, weighted_sum
 from specgrad_fl.models import Inputs, build_seeded
 from specgrad_fl.partition import Partition
 from specgrad_fl.seeding import generator
@@ -218,21 +219,36 @@ def test_aggregation_commutes_with_the_filter():
     assert torch.allclose(weighted_sum(before, shares), after, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("method", ["fedprox", "feddyn", "scaffold", "fedcm"])
-def test_only_the_data_gradient_is_filtered(make_engine, method):
-    """The correction of a method reaches the filtered band: it is added after the filter."""
-    engine = make_engine(method=method, filter="fft", active=6)
-    for number in range(2):
-        engine.round(number)
-    change = engine.board.results[0] - _initial(engine)
-    name = "layer1.0.conv1.weight"
-    low = torch.fft.rfft(engine.flat.named(change)[name].double().flatten())[:57]
-    decay_only = make_engine(method="fedavg", filter="fft", active=6, weight_decay=0.0)
-    decay_only.round(0)
-    plain = decay_only.board.results[0] - _initial(decay_only)
-    floor = torch.fft.rfft(decay_only.flat.named(plain)[name].double().flatten())[:57]
-    assert float(floor.abs().max()) < 1e-4
-    assert float(low.abs().max()) > 10 * float(floor.abs().max())
+def test_feddisco_refuses_a_target_that_lacks_a_class():
+    histograms = torch.tensor([[5, 5, 0], [0, 5, 5]])
+    facts = {"sizes": histograms.sum(1), "histograms": histograms, "size": 4, "groups": ()}
+    target = torch.tensor([3, 3, 0])
+    lacking = Federation(**facts, test_histogram=target)
+    with pytest.raises(ConfigError, match="lacks class 2"):
+        build("feddisco", {"target": "test"}, lacking)
+    finite = build("feddisco", {"target": "test", "distance": "l1"}, lacking).distances
+    assert finite.tolist() == pytest.approx([0.0, 1.0])
+    facts["histograms"] = histograms * torch.tensor([1, 1, 0])
+    nobody_has_it = Federation(**facts, test_histogram=target)
+    found = build("feddisco", {"target": "test"}, nobody_has_it).distances
+    assert found.tolist() == pytest.approx([0.0, np.log(2)])
+
+
+@pytest.mark.parametrize("clip_scope", ["data", "corrected"])
+def test_only_the_data_gradient_is_filtered(make_engine, monkeypatch, clip_scope):
+    """A correction that lies wholly in the filtered band arrives whole, and nothing else there."""
+    constant = 1e-3
+    monkeypatch.setattr(
+        METHODS["fedavg"], "correction", lambda self, local: torch.full_like(local.w, constant)
+    )
+    engine = make_engine(filter="fft", weight_decay=0.0, clip=0.0, clip_scope=clip_scope)
+    start = engine.board.weights.clone()
+    client = draw_clients(engine.config, engine.config.clients, 0)[0]
+    steps = -(-int(engine.sizes[client]) // engine.config.batch_size)
+    engine.round(0)
+    change = engine.flat.named(engine.board.results[0] - start)["layer1.0.conv1.weight"].double()
+    assert float(change.mean()) == pytest.approx(-engine.config.lr * steps * constant, rel=1e-3)
+    assert float(change.std()) > 0.1 * abs(float(change.mean()))
 
 
 @pytest.mark.parametrize("method", ["fedprox", "feddyn"])

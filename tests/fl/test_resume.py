@@ -148,6 +148,51 @@ def interrupted(config: Config, path: Path, rounds: int) -> RunDirectory:
     return RunDirectory(path)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "feddyn"])
+def test_ctrl_c_keeps_rounds_that_no_checkpoint_was_due_for(tmp_path, small, monkeypatch, method):
+    config = small(rounds=4, method=method, checkpoint_every=100)
+    reference = engine.train(config, tmp_path / "reference")
+    executor = engine.executor.InProcess
+    train = executor.train
+
+    def interrupting(self, round_number, *rest):
+        if round_number == 3:
+            raise KeyboardInterrupt
+        return train(self, round_number, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "train", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            engine.train(config, tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    assert run.load_rounds() == 3
+    assert_same(engine.resume(run.path), reference)
+
+
+def test_ctrl_c_while_a_round_is_aggregated_keeps_the_checkpoint(tmp_path, small, monkeypatch):
+    config = small(rounds=3, method="feddyn")
+    reference = engine.train(config, tmp_path / "reference")
+
+    def interrupting(self, round, server):
+        if round.number == 1:
+            server["h"] += 1
+            raise KeyboardInterrupt
+        return aggregate(self, round, server)
+
+    aggregate = METHODS["feddyn"].aggregate
+    with monkeypatch.context() as patch:
+        patch.setattr(METHODS["feddyn"], "aggregate", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            engine.train(config, tmp_path / "run")
+    assert_same(engine.resume(tmp_path / "run"), reference)
+
+
+def test_states_of_clients_do_not_follow_to_another_engine(tmp_path, small):
+    run = interrupted(small(rounds=3, method="scaffold"), tmp_path / "run", 1)
+    with pytest.raises(RunError, match="resume with --engine local"):
+        engine.resume(run.path, changes={"engine": "flower"})
+
+
 @pytest.mark.parametrize(
     "tail",
     [b'{"round": 3, "lr": 0.0', b"\x00\xff", b'{"round": 3, "train_loss": 99.0}\n', b"{"],

@@ -20,6 +20,7 @@ from specgrad_fl.errors import suggest
 Progress = Callable[[int, int], None]
 BLOCK = 1 << 18
 TIMEOUT = 60
+PART = ".part"
 # a connection that breaks is taken up again where it stopped
 ATTEMPTS = 4
 
@@ -63,6 +64,16 @@ def _nothing_to_fetch(entry: Entry, folder: Path) -> str:
     return f"{entry.name} needs no download; it is {entry.what}"
 
 
+def is_here(entry: Entry, root: Path) -> bool:
+    """Whether a data set can be read under ``root``, as far as its files tell."""
+    folder = Path(root) / entry.name
+    if not (entry.files or entry.by_hand):
+        return True
+    return folder.is_dir() and any(
+        not path.name.endswith(PART) for path in folder.rglob("*") if path.is_file()
+    )
+
+
 def _is_unpacked(entry: Entry, folder: Path) -> bool:
     return all(
         (folder / file.path).is_file() and file.size in (None, (folder / file.path).stat().st_size)
@@ -82,7 +93,7 @@ def _fetch_file(
                 f"{target} {problem}, so it is not the official file; delete it and fetch it again"
             )
     else:
-        part = folder / (file.name + ".part")
+        part = folder / (file.name + PART)
         _download(file, part, progress, base_url)
         problem = difference(part, file)
         if problem:

@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     """The command."""
     if (arguments.run is None) == (not arguments.gradients):
         raise ConfigError("give either a run directory or --gradients FILE FILE")
+    _check_source(arguments)
     if arguments.smoothness is not None and not arguments.smoothness > 0:
         raise ConfigError(f"--smoothness is {arguments.smoothness}; it must be positive")
     if arguments.noise_batches < 0:
@@ -46,6 +47,15 @@ def run(arguments: argparse.Namespace) -> None:
             _from_run(arguments, status)
     finally:
         status.done()
+
+
+def _check_source(arguments: argparse.Namespace) -> None:
+    """Refuse a flag that means nothing for what is diagnosed."""
+    of_runs, of_files = ["rounds", "local", "smoothness", "data_root"], ["weights", "select"]
+    other, flags = ("a run", of_runs) if arguments.gradients else ("gradient files", of_files)
+    for name in flags:
+        if getattr(arguments, name):
+            raise ConfigError(f"--{name.replace('_', '-')} is about {other}; leave it out")
 
 
 def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -76,10 +86,6 @@ def _from_run(arguments: argparse.Namespace, status: Status) -> None:
 
 
 def _from_files(arguments: argparse.Namespace, status: Status) -> None:
-    for flag in ("rounds", "local", "data_root"):
-        if getattr(arguments, flag):
-            name = flag.replace("_", "-")
-            raise ConfigError(f"--{name} is about a run; gradient files are diagnosed as they are")
     spec = changed(FilterSpec(), _changes(arguments))
     after = tried(arguments.filters, arguments.orders)
     measured = files.from_files(
@@ -99,10 +105,7 @@ def _write(out: Path, diagnosis: Diagnosis, found: dict[str, Any]) -> None:
     """All files, then the table on standard output."""
     from specgrad_fl.diagnosis import pictures  # matplotlib takes a second to import
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise atomic.cannot_write(out, error) from error
+    atomic.make_folder(out)
     pictures.bands(out / "bands.png", {diagnosis.title: diagnosis.band_energies})
     pictures.layers(out / "layers.png", diagnosis)
     pictures.after_filter(out / "filter.png", diagnosis)

@@ -199,12 +199,18 @@ def as_json(
                 "clients": c.clients,
                 "loss": c.loss,
                 "disagreement": sum(layer.total for layer in c.snapshot.layers.values()),
-                "cosine_of_updates": c.cosine,
+                _cosine_name(c): c.cosine,
                 "mean_similarity": mean_similarity(c),
             }
             for c in diagnosis.checkpoints
         ],
     }
+
+
+def _cosine_name(checkpoint: Checkpoint) -> str:
+    """Gradient files have no local models, so what is compared there are the gradients."""
+    from_files = checkpoint.cosine is not None and not checkpoint.similarity
+    return "cosine_of_gradients" if from_files else "cosine_of_updates"
 
 
 HEADER = ("layer", "d", "cutoff", "lowest band", "kappa", "ratio")
@@ -238,11 +244,11 @@ def as_text(diagnosis: Diagnosis) -> str:
     ]
     for checkpoint in diagnosis.checkpoints:
         if checkpoint.cosine is not None:
+            what = _cosine_name(checkpoint).replace("_", " ")
+            lines.append(f"round {checkpoint.round}: mean {what} {checkpoint.cosine:.3f}")
+        if checkpoint.similarity:
             similar = ", ".join(f"{k} {_two(v)}" for k, v in mean_similarity(checkpoint).items())
-            lines.append(
-                f"round {checkpoint.round}: mean cosine of updates {checkpoint.cosine:.3f}; "
-                f"CKA of local models: {similar}"
-            )
+            lines[-1] += f"; CKA of local models: {similar}"
     return "\n".join(lines)
 
 

@@ -72,10 +72,7 @@ class Status:
     """Of a run on the SuperLink. ``details`` tells why it failed."""
 
     finished: bool
-    failed: bool
     details: str
-    bytes_sent: int
-    bytes_received: int
 
 
 class Control:
@@ -139,10 +136,7 @@ class Control:
         run = runs[number]
         return Status(
             finished=run.status.status == "finished",
-            failed=run.status.sub_status not in ("", "completed"),
             details=run.status.details,
-            bytes_sent=run.bytes_sent,
-            bytes_received=run.bytes_recv,
         )
 
     def stop(self, number: int) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from specgrad_fl import atomic
 from specgrad_fl.errors import RunError
 
 LOOPBACK = "127.0.0.1"
@@ -45,9 +46,10 @@ def check_port(host: str, port: int) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise RunError(
-                f"port {port} of {host} cannot be used: {error.strerror}; choose another --port"
+                f"port {port} of {host} cannot be used: {reason}; choose another --port"
             ) from error
 
 
@@ -71,7 +73,7 @@ class Process:
         with contextlib.ExitStack() as stack:
             output = None
             if log is not None:
-                log.parent.mkdir(parents=True, exist_ok=True)
+                atomic.make_folder(log.parent)
                 output = stack.enter_context(open(log, "ab"))
             self._guard = subprocess.Popen(
                 [sys.executable, "-m", "specgrad_fl.flower.guard", *command],

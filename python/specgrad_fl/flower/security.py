@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from specgrad_fl.errors import RunError
+from specgrad_fl.errors import ConfigError, RunError
 
 DAYS = 825
 Key = ec.EllipticCurvePrivateKey
@@ -162,4 +162,9 @@ def _name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        pass
+    try:
+        # a name with other letters is written in its ASCII form, as certificates want it
+        return x509.DNSName(host.encode("idna").decode())
+    except ValueError as error:
+        raise ConfigError(f"--host is {host!r}, which is no name of a host: {error}") from error

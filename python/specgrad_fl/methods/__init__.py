@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
 from collections.abc import Iterable
 from typing import Any, get_type_hints
 
 from specgrad_fl.errors import ConfigError, suggest
+from specgrad_fl.imports import imported
 from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
 from specgrad_fl.methods.fedavg import FedAvg
 from specgrad_fl.methods.fedawa import FedAWA
@@ -46,15 +45,7 @@ def method_class(name: str) -> type[Method]:
                 "written module:Class."
             )
         return METHODS[name]
-    module, _, attribute = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise ConfigError(f"method {name!r}: cannot import {module!r}: {error}") from error
-    except AttributeError as error:
-        raise ConfigError(f"method {name!r}: {module} has no {attribute!r}") from error
+    found = imported("method", name)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"method {name!r} is not a subclass of specgrad_fl.methods.Method")
     return found

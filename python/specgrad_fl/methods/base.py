@@ -90,6 +90,14 @@ class Round:
         count = len(self.clients)
         return torch.full((count,), 1 / count, dtype=torch.float64)
 
+    def applied(self, without_step: Tensor) -> Tensor:
+        """``[M, d]`` each client's change over its summed learning rate: the mean step it took.
+
+        A client that took none (mixed precision skips steps that overflow) gets ``without_step``.
+        """
+        steps = (self.results - self.start) / -self.lr_sums[:, None].float()
+        return torch.where(self.lr_sums[:, None] > 0, steps, without_step)
+
     def delta(self, row: int) -> Tensor:
         """What one client changed."""
         return self.results[row] - self.start

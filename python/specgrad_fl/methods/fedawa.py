@@ -22,6 +22,7 @@ class Options:
 
     def __post_init__(self) -> None:
         at_least("server_epochs", self.server_epochs, 0)
+        at_least("server_lr", self.server_lr, 0)
         one_of("optimizer", self.optimizer, ("adam", "sgd"))
         one_of("reg_distance", self.reg_distance, ("cos", "euc"))
 

@@ -36,6 +36,5 @@ class FedCM(Method):
         return local.sent["m"] * (1 - self.options.alpha)
 
     def aggregate(self, round: Round, server: Vectors) -> Tensor:
-        directions = (round.results - round.start) / -round.lr_sums[:, None].float()
-        server["m"] = weighted_sum(directions, round.uniform)
+        server["m"] = weighted_sum(round.applied(server["m"]), round.uniform)
         return super().aggregate(round, server)

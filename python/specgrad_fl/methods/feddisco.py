@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specgrad_fl.errors import ConfigError
 from specgrad_fl.methods.base import Federation, Method, Round, at_least, one_of
 
 DISTANCES = ("kl", "l1", "l2", "cos")
@@ -35,8 +36,8 @@ def discrepancy(labels: Tensor, target: Tensor, distance: str) -> Tensor:
     [0.0, 1.0]
     """
     if distance == "kl":
-        # 0 log 0 is 0, and a class that the target lacks cannot occur in a held label
-        return torch.special.xlogy(labels, labels / target).nan_to_num(0.0).sum(1)
+        known = target > 0  # a class that nobody holds either: 0 log 0 is 0
+        return torch.special.xlogy(labels[:, known], labels[:, known] / target[known]).sum(1)
     if distance == "cos":
         return 1 - F.cosine_similarity(labels, target[None], dim=1)
     return torch.linalg.vector_norm(labels - target, ord=int(distance[1]), dim=1)
@@ -56,7 +57,18 @@ class FedDisco(Method):
         target = torch.full((classes,), 1 / classes, dtype=torch.float64)
         if options.target == "test":
             target = federation.test_histogram.double() / federation.test_histogram.sum()
+            self._check_target(labels, target)
         self.distances = discrepancy(labels, target, options.distance)
+
+    def _check_target(self, labels: Tensor, target: Tensor) -> None:
+        """The KL divergence is infinite where a client holds what the target lacks."""
+        missing = (labels.sum(0) > 0) & (target == 0)
+        if self.options.distance == "kl" and missing.any():
+            raise ConfigError(
+                f"feddisco: target is 'test', and the test set lacks class "
+                f"{int(missing.nonzero()[0])}, which clients hold; choose target=uniform or "
+                "another distance"
+            )
 
     def shares(self, round: Round) -> Tensor:
         distances = self.distances[round.clients]

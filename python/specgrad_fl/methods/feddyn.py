@@ -44,8 +44,11 @@ class FedDyn(Method):
     def finish(self, local: Local) -> None:
         local.state["h"].add_(local.w - local.start)
 
+    def shares(self, round: Round) -> Tensor:
+        return round.uniform
+
     def aggregate(self, round: Round, server: Vectors) -> Tensor:
-        average = weighted_sum(round.results, round.uniform)
+        average = weighted_sum(round.results, self.shares(round))
         # over all clients, not the active ones: the mean of h_k with the never-seen at zero
         active_share = len(round.clients) / self.federation.clients
         server["h"] = server["h"] + (average - round.start) * active_share

@@ -24,11 +24,15 @@ class Scaffold(Method):
         return local.sent["c"] - local.state["c_k"]
 
     def finish(self, local: Local) -> None:
+        if local.lr_sum == 0:
+            return
         local.state["c_k"].sub_(local.sent["c"]).add_(local.start - local.w, alpha=1 / local.lr_sum)
+
+    def shares(self, round: Round) -> Tensor:
+        return round.uniform
 
     def aggregate(self, round: Round, server: Vectors) -> Tensor:
         # the change of c_k is (w_t - w_k) / lr_sum_k - c, which the server can form itself
-        deltas = (round.results - round.start) / -round.lr_sums[:, None].float()
-        change = weighted_sum(deltas, round.uniform) - server["c"]
+        change = weighted_sum(round.applied(server["c"]), round.uniform) - server["c"]
         server["c"] = server["c"] + change * (len(round.clients) / self.federation.clients)
-        return self.server_step(round, weighted_sum(round.results, round.uniform))
+        return super().aggregate(round, server)

@@ -7,9 +7,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 from torch import nn
 
 from specgrad_fl.errors import ConfigError, suggest
+from specgrad_fl.imports import imported
 from specgrad_fl.models.cnn import femnist_cnn, textcnn
 from specgrad_fl.models.densenet import densenet121
 from specgrad_fl.models.resnet import resnet8, resnet18, resnet20, wrn56_2
@@ -54,7 +53,7 @@ def build(name: str, inputs: Inputs, options: dict[str, Any] | None = None) -> n
     ``vocabulary`` that it has parameters for, and with the options.
     """
     options = options or {}
-    factory = _imported(name) if ":" in name else _bundled(name)
+    factory = imported("model", name) if ":" in name else _bundled(name)
     try:
         parameters = inspect.signature(factory).parameters
     except (ValueError, TypeError) as error:
@@ -89,15 +88,3 @@ def _bundled(name: str) -> Callable[..., nn.Module]:
             "module:factory."
         )
     return MODELS[name]
-
-
-def _imported(name: str) -> Callable[..., nn.Module]:
-    module, _, attribute = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a module beside the user's configuration
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise ConfigError(f"model {name!r}: cannot import {module!r}: {error}") from error
-    except AttributeError as error:
-        raise ConfigError(f"model {name!r}: {module} has no {attribute!r}") from error

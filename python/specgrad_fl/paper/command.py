@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,21 +39,22 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.report_only:
         status = Status(arguments.quiet)
         context = Context(preset, folder, status, arguments.data_root, _workers(arguments))
-        try:
-            refusals = _play(missing, arguments)
-            # what is measured once is measured by the first of several machines
-            for experiment, cells in chosen if machine == 1 else ():
-                if experiment.measure is not None:
+        refusals = _play(missing, arguments)
+        # what is measured once is measured by the first of several machines
+        for experiment, cells in chosen if machine == 1 else ():
+            if experiment.measure is not None:
+                try:
                     experiment.measure(cells, context)
-        except KeyboardInterrupt:
-            print("\nevery finished round is stored; the same command goes on", file=sys.stderr)
-            raise
+                except RunError as error:
+                    refusals.append(f"{experiment.name}: {error}")
         status.done()
     subject = report.Subject(preset, folder, arguments.measure, _again(arguments))
     parts = [report.collect(experiment, cells, subject) for experiment, cells in chosen]
     print(report.write(parts, subject, arguments.out or folder / "report"))
     if refusals:
-        raise RunError(f"{len(refusals)} runs did not finish; the first: {refusals[0]}")
+        raise RunError(
+            f"{len(refusals)} runs or measurements did not finish; the first: {refusals[0]}"
+        )
 
 
 def _preset(arguments: argparse.Namespace) -> Preset:

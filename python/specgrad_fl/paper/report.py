@@ -97,7 +97,7 @@ def _left_out(part: Part, column: str) -> bool:
 
 def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     """``report.md``, ``report.html``, figures, ``results.json``, ``configuration.toml``."""
-    out.mkdir(parents=True, exist_ok=True)
+    atomic.make_folder(out)
     spread = pooled_noise(parts)
     judged = {part.experiment.name: verdicts(part, spread) for part in parts}
     title = f"The paper's experiments, preset {subject.preset.name}"
@@ -108,7 +108,7 @@ def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     blocks += _environment(parts, subject)
     atomic.write_text(out / "report.md", document.markdown(blocks))
     atomic.write_text(out / "report.html", document.page(title, blocks))
-    atomic.write_text(out / "configuration.toml", to_toml(_changed(subject.preset.base)))
+    atomic.write_text(out / "configuration.toml", to_toml(subject.preset.base.changed()))
     data = _as_data(parts, judged, subject)
     atomic.write_text(out / "results.json", json.dumps(data, indent=1) + "\n")
     return out / "report.md"
@@ -260,19 +260,24 @@ def _environment(parts: Sequence[Part], subject: Subject) -> list[Block]:
     """The machines of the finished runs."""
     seen: dict[str, int] = {}
     for run in _finished(parts, subject):
-        path = run.path / "environment.json"
-        if path.is_file():
-            facts = json.loads(path.read_text(encoding="utf-8"))
-            packages = ", ".join(f"{k} {v}" for k, v in facts["packages"].items())
-            gpus = f", {', '.join(facts['gpus'])}" if facts["gpus"] else ""
-            line = (
-                f"{facts['cpu']}, {facts['cores']} cores{gpus}, {facts['platform']}, Python "
-                f"{facts['python']}, {packages}, filter backends "
-                f"{', '.join(facts['filter_backends'])}"
-            )
-            seen[line] = seen.get(line, 0) + 1
+        line = _machine(run)
+        seen[line] = seen.get(line, 0) + 1
     items = tuple(f"{count} runs: {line}" for line, count in seen.items()) or ("no finished run",)
     return [Heading(2, "Environment of the runs"), Bullets(items)]
+
+
+def _machine(run: RunDirectory) -> str:
+    """The machine of a run in one line."""
+    try:
+        facts = json.loads((run.path / "environment.json").read_text(encoding="utf-8"))
+        packages = ", ".join(f"{k} {v}" for k, v in facts["packages"].items())
+        gpus = f", {', '.join(facts['gpus'])}" if facts["gpus"] else ""
+        return (
+            f"{facts['cpu']}, {facts['cores']} cores{gpus}, {facts['platform']}, Python "
+            f"{facts['python']}, {packages}, filter backends {', '.join(facts['filter_backends'])}"
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return "unknown: no readable environment.json"
 
 
 def _finished(parts: Sequence[Part], subject: Subject) -> list[RunDirectory]:
@@ -300,17 +305,12 @@ def commit() -> str | None:
     return answer.stdout.strip()
 
 
-def _changed(config: Config) -> dict[str, Any]:
-    defaults = Config().as_dict()
-    return {k: v for k, v in config.as_dict().items() if v != defaults[k]}
-
-
 def _as_data(
     parts: Sequence[Part],
     judged: dict[str, list[Judged]],
     subject: Subject,
 ) -> dict[str, Any]:
-    base = _changed(subject.preset.base)
+    base = subject.preset.base.changed()
     return {
         "preset": subject.preset.name,
         "commit": commit(),
@@ -331,7 +331,7 @@ def _as_data(
 def _cell_data(cell: Cell, part: Part, base: dict[str, Any], runs: Path) -> dict[str, Any]:
     found = part.results.get(cell.place, Measured())
     number = paper_numbers(part.experiment.name).get(cell.place)
-    settings = _changed(cell.config) if cell.config else {}
+    settings = cell.config.changed() if cell.config else {}
     return {
         "row": cell.row,
         "column": cell.column,

@@ -75,25 +75,29 @@ def _stored(folder: Path) -> Path:
 def read(folder: Path) -> dict[str, Any]:
     """Timings by the digest of the configuration."""
     path = _stored(folder)
-    return json.loads(path.read_text(encoding="utf-8"))["contenders"] if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["contenders"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged; restore it, or delete it to measure anew") from error
 
 
 def measure(cells: Sequence[Cell], context: Context) -> None:
-    """Time the contenders of each data set that is there."""
+    """Time the contenders of each data set that were not timed together yet."""
     found = read(context.folder)
-    if all(cell.config.digest in found for cell in cells if cell.config):
-        return
     for dataset in IMAGES:
         configs = [
             cell.config.replace(data_root=context.data_root, workers=1)
             for cell in cells
             if cell.column == dataset and cell.config is not None
         ]
-        if configs:
-            found |= contest(configs, context.preset.timed_rounds)
-    facts = {"environment": environment.report(), "load": os.getloadavg(), "contenders": found}
-    context.folder.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(_stored(context.folder), json.dumps(facts, indent=1) + "\n")
+        if all(config.digest in found for config in configs):
+            continue
+        found |= contest(configs, context.preset.timed_rounds)
+        facts = {"environment": environment.report(), "load": os.getloadavg(), "contenders": found}
+        atomic.make_folder(context.folder)
+        atomic.write_text(_stored(context.folder), json.dumps(facts, indent=1) + "\n")
 
 
 def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:

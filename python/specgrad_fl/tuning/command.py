@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     )
     first = trials.config(tuple(axis.values[0] for axis in axes))
     resolve_options(first.method, first.options)
+    atomic.make_folder(out)
     found = search(axes, trials.scores, arguments.limit)
     if found.scores[found.best] == -math.inf:
         raise RunError(f"every setting of {base.method} diverges; give --grid smaller values of lr")
@@ -105,7 +106,6 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
 
 def write(found: Found, trials: Trials, out: Path) -> str:
     """``best.toml``, ``grid.json`` and ``grid.png``; a summary in words."""
-    out.mkdir(parents=True, exist_ok=True)
     best = trials.config(found.best)
     score = found.scores[found.best]
     names = [axis.name for axis in found.axes]

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from specgrad_fl import cli
-from specgrad_fl.paper import document, schedule
+from specgrad_fl.errors import RunError
+from specgrad_fl.paper import document, schedule, timing
 from specgrad_fl.paper.document import Bullets, Heading, Paragraph, Picture, Table
+from specgrad_fl.paper.model import Context
 from specgrad_fl.paper.presets import PRESETS
 from specgrad_fl.paper.registry import EXPERIMENTS
 
@@ -55,6 +57,48 @@ def test_an_empty_folder_gives_a_report_without_results(reproduce, tmp_path):
     assert text.count("No cell is finished.") == len(EXPERIMENTS)
     assert "| supports |" not in text
     assert "| contradicts |" not in text
+
+
+def test_what_cannot_be_measured_is_said_after_the_report(reproduce, tmp_path, monkeypatch):
+    def fail(configs, rounds):
+        raise RunError("no clock")
+
+    monkeypatch.setattr(timing, "contest", fail)
+    code, _, err = reproduce("time", f"--runs={tmp_path}", "--seeds=0")
+    assert code == 2
+    assert "1 runs or measurements did not finish; the first: time: no clock" in err
+    assert (tmp_path / "report" / "report.md").is_file()
+
+
+def test_timings_are_kept_one_data_set_after_the_other(tmp_path, monkeypatch):
+    timed = []
+
+    def contest(configs, rounds):
+        timed.append(len(configs))
+        if len(timed) == 2:
+            raise KeyboardInterrupt
+        return {config.digest: {} for config in configs}
+
+    monkeypatch.setattr(timing, "contest", contest)
+    preset = PRESETS["paper"]()
+    cells = timing._cells(preset)
+    context = Context(preset, tmp_path, lambda text: None, "", 1)
+    with pytest.raises(KeyboardInterrupt):
+        timing.measure(cells, context)
+    timing.measure(cells, context)
+    assert len(timed) == 1 + len(timing.IMAGES)
+    (tmp_path / "timing.json").write_text("{")
+    with pytest.raises(RunError, match=r"timing\.json is damaged"):
+        timing.measure(cells, context)
+
+
+def test_a_run_without_a_readable_environment_is_counted(reproduce, play, tmp_path):
+    played = play("strategies")
+    runs = tmp_path / "runs"
+    shutil.copytree(played.runs, runs, ignore=shutil.ignore_patterns("report-*", "diagnosis"))
+    (runs / played.run("Gaussian detrend").path.name / "environment.json").write_text("{}")
+    assert reproduce("strategies", f"--runs={runs}", "--report-only")[0] == 0
+    assert "- 1 runs: unknown" in (runs / "report" / "report.md").read_text()
 
 
 def test_another_measure_and_more_seeds(reproduce, play):
@@ -136,7 +180,7 @@ def test_missing_data_refuse_the_runs_and_still_report(capsys, tmp_path, monkeyp
     code = cli.main(["reproduce", "ratio", *flags])
     err = capsys.readouterr().err
     assert code == 2
-    assert "1 runs did not finish" in err
+    assert "1 runs or measurements did not finish" in err
     assert "cifar10" in err
     assert (tmp_path / "report" / "report.md").is_file()
 
