@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 from specgrad_fl import checkpoint, engine
@@ -47,6 +49,13 @@ def test_a_worker_that_fails_shows_its_traceback(make_engine):
     made = make_engine(workers=2)
     with pytest.raises(RuntimeError, match=r"worker \d failed:\nTraceback"):
         made.executor.train(0, "fast", [0])
+
+
+def test_closing_does_not_wait_for_clients_in_training(make_engine):
+    made = make_engine(workers=2, epochs=100_000)
+    made.executor._send(0, {"train": [0, 0.1, 0, 0]})
+    made.executor.close()
+    assert made.executor._children[0].returncode == -signal.SIGTERM
 
 
 def test_buffers_are_averaged(tmp_path, small, monkeypatch):
