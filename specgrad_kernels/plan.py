@@ -62,8 +62,7 @@ class FilterPlan:
         self._dtypes = [parameter.dtype for _, parameter in named]
         self._parameters: list[nn.Parameter] | None = [parameter for _, parameter in named]
         device_type = named[0][1].device.type if named else "cpu"
-        self._text = self.spec.text
-        self._operator = ops.operator_of(self.spec, device_type, backend)
+        choose(backend, self.spec, device_type)  # a backend that cannot serve is refused here
 
     @classmethod
     def for_model(
@@ -101,12 +100,12 @@ class FilterPlan:
         """Filter the layers' ``.grad``, or ``grads`` given in the plan's order, in place."""
         if grads is None:
             grads = [parameter.grad for parameter in self.parameters]
+        elif isinstance(grads, Tensor):
+            raise TypeError("grads must be a list of tensors; got a single tensor, pass [grad]")
         elif len(grads) != len(self.names):
             raise ValueError(f"the plan has {len(self.names)} layers; got {len(grads)} gradients")
-        if torch.compiler.is_compiling() and self.spec.order is None:
-            present = [grad for grad in grads if grad is not None]
-            if present:
-                ops.call_operator(present, self._operator, self._text)
+        if torch.compiler.is_compiling():
+            ops.trace(grads, self.spec, self.backend)
             return
         ops.apply(grads, self.spec, self.backend)
 
