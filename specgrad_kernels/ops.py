@@ -191,6 +191,10 @@ def _apply_in_order(grads: list[Tensor], spec: FilterSpec, backend: str) -> None
         _run(permute_axes(grads, spec), spec, backend)
         return
     checks.check_grads(grads, spec)
+    filled = [index for index, grad in enumerate(grads) if grad.numel()]
+    if not filled:
+        return
+    grads, spec = [grads[index] for index in filled], spec.select(filled)
     flat = [flatten(grad, spec.batch_dims) for grad in grads]
     orders = [sample_order(signal.shape[-1], spec).to(signal.device) for signal in flat]
     permuted = [signal[:, order] for signal, order in zip(flat, orders, strict=True)]
