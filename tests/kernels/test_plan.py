@@ -119,19 +119,39 @@ def test_gradient_accumulation_filters_the_sum():
     assert distance(model[3].weight.grad, exact) < 1e-6
 
 
-def test_grad_scaler_hands_over_unscaled_gradients():
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    FilterPlan.for_model(model).attach(optimizer)
+def scaled_step(model, fused, poison=None, **spec):
+    """One step under a gradient scaler, perhaps after an overflow; the scaler."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    FilterPlan.for_model(model, FilterSpec(**spec)).attach(optimizer)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    plain = small_model()
-    backward(plain)
-    exact = truth(plain[3].weight.grad)
     torch.manual_seed(0)
     loss = nn.functional.cross_entropy(model(torch.randn(8, 3, 8, 8)), torch.randint(10, (8,)))
     scaler.scale(loss).backward()
+    if poison is not None:
+        model[0].weight.grad[0, 0, 0, 0] = poison
     scaler.step(optimizer)
-    assert distance(model[3].weight.grad, exact) < 1e-5
+    scaler.update()
+    return scaler
+
+
+@pytest.mark.parametrize("nonfinite", ["propagate", "raise"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_under_a_grad_scaler_uses_filtered_gradients(fused, nonfinite):
+    plain, scaled = small_model(), small_model()
+    backward(plain)
+    exact = plain[3].weight.detach().double() - 0.1 * truth(plain[3].weight.grad)
+    scaled_step(scaled, fused, nonfinite=nonfinite)
+    assert distance(scaled[3].weight.detach(), exact) < 1e-6
+
+
+@pytest.mark.parametrize("nonfinite", ["propagate", "raise"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_overflow_under_a_grad_scaler_skips_the_step(fused, nonfinite):
+    model = small_model()
+    scaler = scaled_step(model, fused, poison=float("inf"), nonfinite=nonfinite)
+    assert scaler.get_scale() == 512.0
+    for parameter, untouched in zip(model.parameters(), small_model().parameters(), strict=True):
+        assert torch.equal(parameter, untouched)
 
 
 def test_deepcopy_follows_the_copied_model():
