@@ -165,6 +165,57 @@ def test_deepcopy_follows_the_copied_model():
     assert model[3].weight.grad is None
 
 
+def test_a_shallow_copy_filters_the_same_model():
+    model = small_model()
+    plan = FilterPlan.for_model(model)
+    twin = copy.copy(plan)
+    assert twin is not plan
+    backward(model)
+    exact = truth(model[3].weight.grad)
+    twin.filter_grads_()
+    assert distance(model[3].weight.grad, exact) < 1e-6
+    twin.bind(small_model(1))
+    assert plan.parameters[1] is model[3].weight
+
+
+def test_layers_are_described_as_they_are_now(native):
+    model = small_model()
+    plan = FilterPlan.for_model(model)
+    single = plan.layers[1]
+    model.double()
+    assert plan.layers[1].dtype == torch.float64
+    assert plan.layers[1].error_bound < 1e-12 < single.error_bound
+    assert plan.describe() == FilterPlan.for_model(model).describe()
+
+
+def test_a_plan_made_without_memory_asks_for_the_model_that_has_it():
+    with torch.device("meta"):
+        model = small_model()
+    plan = FilterPlan.for_model(model)
+    assert "2 layers, 2,736 weights" in plan.describe()
+    model.to_empty(device="cpu")
+    model.load_state_dict(small_model().state_dict())
+    backward(model)
+    before = model[3].weight.grad.clone()
+    with pytest.raises(RuntimeError, match=r"holds 0\.weight as the meta tensor .* plan\.bind"):
+        plan.filter_grads_()
+    with pytest.raises(RuntimeError, match=r"plan\.bind\(model\)"):
+        plan.attach(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert torch.equal(model[3].weight.grad, before)
+    copy.copy(plan).bind(model).filter_grads_()
+    assert distance(model[3].weight.grad, truth(before)) < 1e-6
+
+
+def test_weights_are_counted_once_whatever_is_stacked():
+    layers = [
+        ("a", nn.Parameter(torch.zeros(16, 16, 3, 3))),
+        ("b", nn.Parameter(torch.zeros(4, 9))),
+    ]
+    text = FilterPlan(layers, FilterSpec(batch_dims=1)).describe()
+    assert "144" in text.splitlines()[1]
+    assert "2 layers, 2,340 weights" in text
+
+
 def test_pickle_keeps_spec_and_layers_and_asks_for_a_model():
     plan = FilterPlan.for_model(small_model(), FilterSpec(method="lap", ratio=0.1))
     data = pickle.dumps(plan)
