@@ -105,16 +105,16 @@ class _Tracer(fx.Tracer):
 
 def trace(module: nn.Module) -> tuple[fx.Graph | None, list[nn.Module]]:
     """The graph of ``forward``, or None if it cannot be followed, and the opaque submodules."""
-    twins = stand_ins(module)
-    tracer = _Tracer(twins)
-    originals = {id(twins[id(m)]): m for m in module.modules() if id(m) in twins}
-    root = twins.get(id(module), module)
     try:
+        twins = stand_ins(module)
+        tracer = _Tracer(twins)
+        root = twins.get(id(module), module)
         arguments = inspect.signature(root.forward).parameters.values()
         defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
         with _TRACING:
             graph = tracer.trace(root, defaults or None)
-        return graph, [originals.get(id(m), m) for m in tracer.opaque]
     except Exception:
         # the caller then follows the children, and judges the module itself by its shapes
         return None, []
+    originals = {id(twins[id(m)]): m for m in module.modules() if id(m) in twins}
+    return graph, [originals.get(id(m), m) for m in tracer.opaque]
