@@ -33,8 +33,16 @@ def _filter_grads_cuda(grads: Sequence[Tensor], spec: str) -> None:
     choose("auto", parsed, "cuda").run(grads, parsed)
 
 
+def as_text(spec: FilterSpec) -> tuple[str, str]:
+    """All of a spec as text and order, which compiled graphs compare by value."""
+    if spec.order is None or isinstance(spec.order, str):
+        return spec.text, spec.order or ""
+    return spec.text, "".join(f"{index}," for index in spec.order)
+
+
 @lru_cache(maxsize=256)
 def _parse(spec: str, order: str) -> FilterSpec:
+    """Inverse of ``as_text``."""
     samples = tuple(int(index) for index in order.split(",") if index) if "," in order else None
     return replace(FilterSpec.parse(spec), order=samples or order or None)
 
@@ -66,28 +74,26 @@ def _make_spec(*fields: object) -> FilterSpec:
 
 
 def _operator_arguments(
-    fields: FilterSpec | tuple[object, ...],
-    backend: str,
-    device_type: str,
-    tensors: int,
-    *present: int,
+    text: str, order: str, backend: str, device_type: str, tensors: int, *present: int
 ) -> tuple[str, ...]:
     """What follows the gradients in a call of ``filter_grads_``, or of the other operator."""
-    spec = fields if isinstance(fields, FilterSpec) else _make_spec(*fields)
+    spec = _parse(text, order)
     spec.check_count(tensors)
-    text = spec.select(present).text
+    text, order = as_text(spec.select(present))
     chosen = choose(backend, spec, device_type)
-    if spec.order is None and spec.nonfinite == "propagate" and chosen is not torch_ref:
+    if not order and spec.nonfinite == "propagate" and chosen is not torch_ref:
         return (text,)
-    order = spec.order or ""
-    if not isinstance(order, str):
-        order = "".join(f"{index}," for index in order)
     return text, order, chosen.NAME
+
+
+def _fields_as_text(*fields: object) -> tuple[str, str]:
+    return as_text(_make_spec(*fields))
 
 
 # What torch.compiler.assume_constant_result does, without importing the whole compiler with
 # the package, which would take longer than everything else.
 _operator_arguments._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_fields_as_text._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _as_constant(value: object) -> object:
@@ -102,10 +108,8 @@ def _as_constant(value: object) -> object:
     return constant
 
 
-def trace(
-    grads: Iterable[Tensor | None], fields: FilterSpec | tuple[object, ...], backend: str
-) -> None:
-    """The whole call as one node of a graph that is being compiled."""
+def trace(grads: Iterable[Tensor | None], text: str, order: str, backend: str) -> None:
+    """The whole call as one node of a graph that is being compiled; ``as_text`` of the spec."""
     listed = list(grads)
     indices = [index for index, grad in enumerate(listed) if grad is not None]
     present = [grad for grad in listed if grad is not None]
@@ -114,7 +118,7 @@ def trace(
     if any(grad.requires_grad for grad in present):
         checks.check_grads(present, _PLAIN)
     device_type = present[0].device.type
-    arguments = _operator_arguments(fields, backend, device_type, len(listed), *indices)
+    arguments = _operator_arguments(text, order, backend, device_type, len(listed), *indices)
     if len(arguments) == 1:
         torch.ops.specgrad.filter_grads_(present, *arguments)
     else:
@@ -160,7 +164,7 @@ def filter_grads_(
         order = tuple(int(i) for i in order)
     fields = (method, ratio, window, sigma, boundary, order, batch_dims, nonfinite, strategy, seed)
     if torch.compiler.is_compiling():
-        trace(grads, tuple([_as_constant(field) for field in fields]), backend)
+        trace(grads, *_fields_as_text(*[_as_constant(field) for field in fields]), backend)
         return
     apply(grads, _make_spec(*fields), backend)
 

@@ -62,6 +62,7 @@ class FilterPlan:
         self._shapes = [tuple(parameter.shape) for _, parameter in named]
         self._hold([parameter for _, parameter in named])
         device_type = named[0][1].device.type if named else "cpu"
+        self._texts = ops.as_text(self.spec)
         choose(backend, self.spec, device_type)  # a backend that cannot serve is refused here
 
     @classmethod
@@ -121,7 +122,7 @@ class FilterPlan:
         elif len(grads) != len(self.names):
             raise ValueError(f"the plan has {len(self.names)} layers; got {len(grads)} gradients")
         if torch.compiler.is_compiling():
-            ops.trace(grads, self.spec, self.backend)
+            ops.trace(grads, *self._texts, self.backend)
             return
         ops.apply(grads, self.spec, self.backend)
 

@@ -10,6 +10,7 @@ import torch.multiprocessing as mp
 from helpers import distance, truth
 from process_group import train_in_parallel
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
 
@@ -126,6 +127,24 @@ def test_compiled_calls_equal_plain_ones(options):
     for function in (by_function, plan.filter_grads_):
         for one, other in zip(run(compiled(function, fullgraph=True)), plain, strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_plans_with_equal_specs_share_a_compiled_graph():
+    """A graph per plan would soon reach the compiler's limit."""
+    graphs = CompileCounter()
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend=graphs)
+    def step(plan, grads):
+        plan.filter_grads_(grads)
+
+    for ratio in ("0.1", "0.2") * 6:
+        plan = FilterPlan([("w", nn.Parameter(torch.zeros(500)))], FilterSpec(ratio=ratio))
+        grad = torch.randn(500)
+        exact = truth(grad, ratio=ratio)
+        step(plan, [grad])
+        assert distance(grad, exact) < 1e-6
+    assert graphs.frame_count == 2
 
 
 def test_compiled_calls_follow_a_ratio_that_changes():
