@@ -16,8 +16,8 @@ def attach(plan: FilterPlan, optimizer: torch.optim.Optimizer) -> RemovableHandl
 
     The hook sees what the step would use: accumulated over micro-batches, averaged by DDP,
     unscaled under ``GradScaler``. A fused optimizer takes off the scale inside its step, so there
-    the hook filters scaled gradients, which is the same, since the filters are linear; after an
-    overflow its step runs without effect, and ``nonfinite="raise"`` then lets it.
+    the hook filters scaled gradients, which gives the scaled result; after an overflow its step
+    runs without effect, and ``nonfinite="raise"`` then lets it.
     """
     updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in zip(plan.names, plan.parameters, strict=True):
