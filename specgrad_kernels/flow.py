@@ -1,10 +1,9 @@
-"""How data flows through a model, followed symbolically, and the role of each convolution."""
+"""How data flows through a traced model, and the role of each convolution."""
 
 from __future__ import annotations
 
-import inspect
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -97,49 +96,6 @@ def is_scale(module: nn.Module) -> bool:
         and not list(module.children())
         and all(p.dim() < 2 or p.numel() == max(p.shape) for p in parameters)
     )
-
-
-class _Tracer(fx.Tracer):
-    """Follows one module's forward; a submodule it cannot follow stays one opaque call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opaque: list[nn.Module] = []
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return (
-            isinstance(m, LAYERS) or is_scale(m) or super().is_leaf_module(m, module_qualified_name)
-        )
-
-    def call_module(
-        self,
-        m: nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        followed, stack = len(self.graph.nodes), self.module_stack.copy()
-        try:
-            return super().call_module(m, forward, args, kwargs)
-        except Exception:
-            # any forward may fail in any way on symbols; what it recorded until then is void
-            for node in reversed(list(self.graph.nodes)[followed:]):
-                self.graph.erase_node(node)
-            self.module_stack = stack
-            self.opaque.append(m)
-            return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
-
-
-def trace(module: nn.Module) -> tuple[fx.Graph | None, list[nn.Module]]:
-    """The graph of ``forward``, or None if it cannot be followed, and the opaque submodules."""
-    tracer = _Tracer()
-    try:
-        arguments = inspect.signature(module.forward).parameters.values()
-        defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
-        return tracer.trace(module, defaults or None), tracer.opaque
-    except Exception:
-        # the caller then follows the children, and judges the module itself by its shapes
-        return None, []
 
 
 class Flow:

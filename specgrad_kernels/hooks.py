@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 def attach(plan: FilterPlan, optimizer: torch.optim.Optimizer) -> RemovableHandle:
     """Register ``plan`` as a step pre-hook of ``optimizer``.
 
-    The hook sees what the step would use: unscaled under ``GradScaler``, accumulated over
-    micro-batches, averaged by DDP.
+    The hook sees what the step would use: accumulated over micro-batches, averaged by DDP,
+    unscaled under ``GradScaler``. A fused optimizer takes off the scale inside its step, so there
+    the hook filters scaled gradients, which gives the scaled result; after an overflow its step
+    runs without effect, and ``nonfinite="raise"`` then lets it.
     """
     updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in zip(plan.names, plan.parameters, strict=True):
@@ -31,6 +33,9 @@ def attach(plan: FilterPlan, optimizer: torch.optim.Optimizer) -> RemovableHandl
                 "optimizer.step(closure) computes gradients after the attached filter has run; "
                 "call plan.filter_grads_() at the end of the closure and remove the handle"
             )
+        # looked up only where finding NaN and Inf waits for the device anyway
+        if plan.spec.nonfinite == "raise" and bool(getattr(stepping, "found_inf", False)):
+            return
         plan.filter_grads_()
 
     return optimizer.register_step_pre_hook(filter_before_step)

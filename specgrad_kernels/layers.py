@@ -45,8 +45,8 @@ from specgrad_kernels.flow import (
     kernels_within,
     looks_like_attention,
     shortcut_by_shape,
-    trace,
 )
+from specgrad_kernels.tracing import trace
 
 Selector = str | Callable[[str, nn.Parameter], bool]
 PRESETS = ("auto", "paper_default", "spatial_only", "all_conv")

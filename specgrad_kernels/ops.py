@@ -1,8 +1,9 @@
 """The operators and the way from a public call to a backend.
 
 ``specgrad::filter_grads_`` has a plain PyTorch kernel from the start; loading the native
-library (``backends/cpp.py``) adds a CPU kernel that then wins. ``filter_grads_torch_`` is the
-same schema without other kernels, for compiled graphs that ask for plain PyTorch.
+library (``backends/cpp.py``) adds a CPU kernel that then wins. ``filter_grads_as_called_`` is for
+compiled graphs that ask for more than that kernel offers: a flattening order, a backend by its
+name, the error of ``nonfinite="raise"``. It does at run time what the same call does uncompiled.
 """
 
 from __future__ import annotations
@@ -20,16 +21,11 @@ from specgrad_kernels.layout import flatten, is_sample_order, permute_axes, samp
 from specgrad_kernels.spec import FilterSpec, Ratio
 
 _LIBRARY = torch.library.Library("specgrad", "FRAGMENT")
+_PLAIN = FilterSpec()
 
 
 def _filter_grads_torch(grads: Sequence[Tensor], spec: str) -> None:
     torch_ref.run(grads, FilterSpec.parse(spec))
-
-
-def _filter_grads_fake(grads: Sequence[Tensor], spec: str) -> None:
-    FilterSpec.parse(spec).check_count(len(grads))
-    for index, grad in enumerate(grads):
-        checks.check_kind(grad, index)
 
 
 def _filter_grads_cuda(grads: Sequence[Tensor], spec: str) -> None:
@@ -37,11 +33,39 @@ def _filter_grads_cuda(grads: Sequence[Tensor], spec: str) -> None:
     choose("auto", parsed, "cuda").run(grads, parsed)
 
 
-for _name in ("filter_grads_", "filter_grads_torch_"):
-    _LIBRARY.define(f"{_name}(Tensor(a!)[] grads, str spec) -> ()")
-    _LIBRARY.impl(_name, _filter_grads_torch, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"specgrad::{_name}", _filter_grads_fake, lib=_LIBRARY)
+def as_text(spec: FilterSpec) -> tuple[str, str]:
+    """All of a spec as text and order, which compiled graphs compare by value."""
+    if spec.order is None or isinstance(spec.order, str):
+        return spec.text, spec.order or ""
+    return spec.text, "".join(f"{index}," for index in spec.order)
+
+
+@lru_cache(maxsize=256)
+def _parse(spec: str, order: str) -> FilterSpec:
+    """Inverse of ``as_text``."""
+    samples = tuple(int(index) for index in order.split(",") if index) if "," in order else None
+    return replace(FilterSpec.parse(spec), order=samples or order or None)
+
+
+def _filter_grads_as_called(grads: Sequence[Tensor], spec: str, order: str, backend: str) -> None:
+    apply(grads, _parse(spec, order), backend)
+
+
+def _filter_grads_fake(grads: Sequence[Tensor], spec: str, *_: str) -> None:
+    FilterSpec.parse(spec).check_count(len(grads))
+    for index, grad in enumerate(grads):
+        checks.check_kind(grad, index)
+
+
+_LIBRARY.define("filter_grads_(Tensor(a!)[] grads, str spec) -> ()")
+_LIBRARY.impl("filter_grads_", _filter_grads_torch, "CompositeExplicitAutograd")
 _LIBRARY.impl("filter_grads_", _filter_grads_cuda, "CUDA")
+_LIBRARY.define(
+    "filter_grads_as_called_(Tensor(a!)[] grads, str spec, str order, str backend) -> ()"
+)
+_LIBRARY.impl("filter_grads_as_called_", _filter_grads_as_called, "CompositeExplicitAutograd")
+for _name in ("filter_grads_", "filter_grads_as_called_"):
+    torch.library.register_fake(f"specgrad::{_name}", _filter_grads_fake, lib=_LIBRARY)
 
 
 @lru_cache(maxsize=256)
@@ -49,25 +73,56 @@ def _make_spec(*fields: object) -> FilterSpec:
     return FilterSpec(*fields)  # type: ignore[arg-type]
 
 
-def operator_of(spec: FilterSpec, device_type: str, backend: str) -> str:
-    """Name of the operator that runs the chosen backend inside a compiled graph."""
+def _operator_arguments(
+    text: str, order: str, backend: str, device_type: str, tensors: int, *present: int
+) -> tuple[str, ...]:
+    """What follows the gradients in a call of ``filter_grads_``, or of the other operator."""
+    spec = _parse(text, order)
+    spec.check_count(tensors)
+    text, order = as_text(spec.select(present))
     chosen = choose(backend, spec, device_type)
-    return "filter_grads_torch_" if chosen is torch_ref else "filter_grads_"
+    if not order and spec.nonfinite == "propagate" and chosen is not torch_ref:
+        return (text,)
+    return text, order, chosen.NAME
 
 
-def call_operator(grads: list[Tensor], operator: str, text: str) -> None:
-    """The whole call as one node of a graph that is being compiled."""
-    getattr(torch.ops.specgrad, operator)(grads, text)
-
-
-def _operator_and_text(backend: str, device_type: str, *fields: object) -> tuple[str, str]:
-    spec = _make_spec(*fields)
-    return operator_of(spec, device_type, backend), spec.text
+def _fields_as_text(*fields: object) -> tuple[str, str]:
+    return as_text(_make_spec(*fields))
 
 
 # What torch.compiler.assume_constant_result does, without importing the whole compiler with
 # the package, which would take longer than everything else.
-_operator_and_text._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_operator_arguments._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_fields_as_text._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _as_constant(value: object) -> object:
+    """An argument itself, also where a graph being compiled has made a symbol of a number.
+
+    A symbol has no hash, so as a key of a set it becomes the number it stands for, and another
+    number compiles another graph.
+    """
+    if isinstance(value, tuple):
+        return tuple([_as_constant(each) for each in value])
+    (constant,) = {value}
+    return constant
+
+
+def trace(grads: Iterable[Tensor | None], text: str, order: str, backend: str) -> None:
+    """The whole call as one node of a graph that is being compiled; ``as_text`` of the spec."""
+    listed = list(grads)
+    indices = [index for index, grad in enumerate(listed) if grad is not None]
+    present = [grad for grad in listed if grad is not None]
+    if not present:
+        return
+    if any(grad.requires_grad for grad in present):
+        checks.check_grads(present, _PLAIN)
+    device_type = present[0].device.type
+    arguments = _operator_arguments(text, order, backend, device_type, len(listed), *indices)
+    if len(arguments) == 1:
+        torch.ops.specgrad.filter_grads_(present, *arguments)
+    else:
+        torch.ops.specgrad.filter_grads_as_called_(present, *arguments)
 
 
 def filter_grads_(
@@ -101,15 +156,15 @@ def filter_grads_(
     >>> bool(layer.weight.grad.mean().abs() < 1e-7)     # bin 0, the mean, is gone
     True
     """
+    if isinstance(grads, Tensor):
+        raise TypeError("grads must be a list of tensors; got a single tensor, pass [grad]")
     if isinstance(ratio, list):
         ratio = tuple(ratio)
     if order is not None and not isinstance(order, str):
         order = tuple(int(i) for i in order)
     fields = (method, ratio, window, sigma, boundary, order, batch_dims, nonfinite, strategy, seed)
-    if torch.compiler.is_compiling() and order is None:
-        present = [grad for grad in grads if grad is not None]
-        if present:
-            call_operator(present, *_operator_and_text(backend, present[0].device.type, *fields))
+    if torch.compiler.is_compiling():
+        trace(grads, *_fields_as_text(*[_as_constant(field) for field in fields]), backend)
         return
     apply(grads, _make_spec(*fields), backend)
 
@@ -140,6 +195,10 @@ def _apply_in_order(grads: list[Tensor], spec: FilterSpec, backend: str) -> None
         _run(permute_axes(grads, spec), spec, backend)
         return
     checks.check_grads(grads, spec)
+    filled = [index for index, grad in enumerate(grads) if grad.numel()]
+    if not filled:
+        return
+    grads, spec = [grads[index] for index in filled], spec.select(filled)
     flat = [flatten(grad, spec.batch_dims) for grad in grads]
     orders = [sample_order(signal.shape[-1], spec).to(signal.device) for signal in flat]
     permuted = [signal[:, order] for signal, order in zip(flat, orders, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,11 +60,10 @@ class FilterPlan:
         self.backend = backend
         self.names = [name for name, _ in named]
         self._shapes = [tuple(parameter.shape) for _, parameter in named]
-        self._dtypes = [parameter.dtype for _, parameter in named]
-        self._parameters: list[nn.Parameter] | None = [parameter for _, parameter in named]
+        self._hold([parameter for _, parameter in named])
         device_type = named[0][1].device.type if named else "cpu"
-        self._text = self.spec.text
-        self._operator = ops.operator_of(self.spec, device_type, backend)
+        self._texts = ops.as_text(self.spec)
+        choose(backend, self.spec, device_type)  # a backend that cannot serve is refused here
 
     @classmethod
     def for_model(
@@ -76,6 +76,20 @@ class FilterPlan:
     ) -> FilterPlan:
         """A plan for the layers that ``select_layers(model, select)`` takes."""
         return cls(select_layers(model, select).taken.items(), spec, backend=backend)
+
+    def _hold(self, parameters: list[nn.Parameter] | None) -> None:
+        self._parameters = parameters
+        self._some_on_meta = any(parameter.is_meta for parameter in parameters or ())
+
+    def _refuse_meta(self) -> None:
+        """Giving a model of meta tensors memory replaces its parameters, and the plan has none."""
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if parameter.is_meta:
+                raise RuntimeError(
+                    f"the plan holds {name} as the meta tensor it was made with; call "
+                    "plan.bind(model) once the model has memory"
+                )
+        self._some_on_meta = False
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -94,24 +108,27 @@ class FilterPlan:
             if name not in own or tuple(own[name].shape) != shape:
                 found = tuple(own[name].shape) if name in own else "no such parameter"
                 raise ValueError(f"the plan filters {name} of shape {shape}; the model has {found}")
-        self._parameters = [own[name] for name in self.names]
+        self._hold([own[name] for name in self.names])
         return self
 
     def filter_grads_(self, grads: Sequence[Tensor | None] | None = None) -> None:
         """Filter the layers' ``.grad``, or ``grads`` given in the plan's order, in place."""
         if grads is None:
+            if self._some_on_meta:
+                self._refuse_meta()
             grads = [parameter.grad for parameter in self.parameters]
+        elif isinstance(grads, Tensor):
+            raise TypeError("grads must be a list of tensors; got a single tensor, pass [grad]")
         elif len(grads) != len(self.names):
             raise ValueError(f"the plan has {len(self.names)} layers; got {len(grads)} gradients")
-        if torch.compiler.is_compiling() and self.spec.order is None:
-            present = [grad for grad in grads if grad is not None]
-            if present:
-                ops.call_operator(present, self._operator, self._text)
+        if torch.compiler.is_compiling():
+            ops.trace(grads, *self._texts, self.backend)
             return
         ops.apply(grads, self.spec, self.backend)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
         """Filter before every ``optimizer.step()`` until ``handle.remove()``."""
+        self._refuse_meta()
         return hooks.attach(self, optimizer)
 
     @property
@@ -120,16 +137,14 @@ class FilterPlan:
         device_type = self.parameters[0].device.type if self.parameters else "cpu"
         backend = choose(self.backend, self.spec, device_type)
         layers = []
-        for index, name in enumerate(self.names):
+        for index, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
             d = signal_length(self._shapes[index], self.spec.batch_dims)
-            strategy, error_bound, workspace = backend.explain(
-                self.spec, d, index, self._dtypes[index]
-            )
+            strategy, error_bound, workspace = backend.explain(self.spec, d, index, parameter.dtype)
             layers.append(
                 LayerPlan(
                     name,
                     self._shapes[index],
-                    self._dtypes[index],
+                    parameter.dtype,
                     d,
                     self.spec.cutoff(d, index),
                     strategy,
@@ -162,7 +177,7 @@ class FilterPlan:
             for row in (header, *rows)
         ]
         backend = choose(self.backend, self.spec, device_type)
-        total = sum(layer.d for layer in layers)
+        total = sum(math.prod(layer.shape) for layer in layers)
         last = f"{len(layers)} layers, {total:,} weights, {self.spec.method} on {backend.NAME}"
         count_launches = getattr(backend, "launches", None)
         if count_launches:
@@ -177,8 +192,13 @@ class FilterPlan:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_parameters": None}
 
+    def __copy__(self) -> FilterPlan:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
     def __deepcopy__(self, memo: dict[int, Any]) -> FilterPlan:
         """Like an optimizer's: copied together with its model, it filters the copy."""
         twin = copy.copy(self)
-        twin._parameters = copy.deepcopy(self._parameters, memo)
+        twin._hold(copy.deepcopy(self._parameters, memo))
         return twin

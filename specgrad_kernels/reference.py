@@ -12,16 +12,30 @@ tensor([-2.5000, -1.5000, -0.5000,  0.5000,  1.5000,  2.5000])
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from fractions import Fraction
+from numbers import Real
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Ratio = float | str | Fraction | Decimal
 
-def exact_ratio(ratio: float | str | Fraction) -> Fraction:
-    """The ratio as a person wrote it: 0.29 is 29/100, not the binary float below it."""
-    return Fraction(ratio) if isinstance(ratio, (str, Fraction, int)) else Fraction(repr(ratio))
+
+def exact_ratio(ratio: Ratio) -> Fraction:
+    """The ratio as a person wrote it: 0.29 is 29/100, not the binary float below it.
+
+    Numbers of numpy are numbers like others; ``str``, unlike ``repr``, gives their digits alone.
+
+    >>> exact_ratio(0.29), exact_ratio("1/3")
+    (Fraction(29, 100), Fraction(1, 3))
+    """
+    if isinstance(ratio, (Fraction, str)):
+        return Fraction(ratio)
+    if isinstance(ratio, (Real, Decimal)):
+        return Fraction(str(ratio))
+    raise TypeError(f"a ratio is a number or its text; got {type(ratio).__name__}")
 
 
 def num_bins(d: int) -> int:
@@ -29,7 +43,7 @@ def num_bins(d: int) -> int:
     return d // 2 + 1
 
 
-def cutoff(ratio: float | str | Fraction, d: int) -> int:
+def cutoff(ratio: Ratio, d: int) -> int:
     """How many of the ``d // 2 + 1`` rFFT bins a ratio suppresses.
 
     >>> cutoff(0.05, 36864), cutoff(0.29, 199)
@@ -38,12 +52,12 @@ def cutoff(ratio: float | str | Fraction, d: int) -> int:
     return math.floor(exact_ratio(ratio) * num_bins(d))
 
 
-def default_window(ratio: float | str | Fraction) -> int:
+def default_window(ratio: Ratio) -> int:
     """LAP-D width whose half-amplitude frequency is the FFT cutoff, as the nearest odd number."""
     return 2 * math.floor(Fraction(12067, 20000) / exact_ratio(ratio)) + 1
 
 
-def default_sigma(ratio: float | str | Fraction) -> float:
+def default_sigma(ratio: Ratio) -> float:
     """Gaussian width whose half-amplitude frequency is the FFT cutoff."""
     return 0.37478 / float(exact_ratio(ratio))
 
@@ -84,7 +98,7 @@ def rescale_l2(g: Tensor, cutoff: int) -> Tensor:
     return torch.where(norm > 0, g * (filtered_norm / norm), g)
 
 
-def suppress_2d(kernels: Tensor, ratio: float | str | Fraction) -> Tensor:
+def suppress_2d(kernels: Tensor, ratio: Ratio) -> Tensor:
     """Zero the lowest-radius bins, at least one, of every trailing 2-D kernel.
 
     ``kernels`` has shape ``[..., kh, kw]``. Ties in radius are broken by position, rows first.

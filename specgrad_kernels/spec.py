@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
+from numbers import Integral, Real
 
 from specgrad_kernels import reference
 
@@ -17,7 +19,7 @@ BOUNDARIES = ("count", "circular", "reflect", "replicate")
 STRATEGIES = ("auto", "dense", "band", "full")
 NONFINITE = ("propagate", "raise")
 
-Ratio = float | str | Fraction
+Ratio = reference.Ratio
 
 
 def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
@@ -37,6 +39,21 @@ def _checked_ratio(value: Ratio) -> Fraction:
     return ratio
 
 
+def _checked_integer(name: str, value: object, kind: str, valid: Callable[[int], bool]) -> int:
+    """The integer that an int, a numpy integer or a whole float stands for."""
+    whole = isinstance(value, Integral) or (isinstance(value, Real) and value % 1 == 0)
+    if not (whole and valid(int(value))):  # type: ignore[call-overload]
+        raise ValueError(f"{name} must be {kind}; got {value!r}")
+    return int(value)  # type: ignore[call-overload]
+
+
+def _checked_sigma(value: object) -> float:
+    number = float(value) if isinstance(value, (Real, Decimal)) else math.nan
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError(f"sigma must be a positive finite number; got {value!r}")
+    return number
+
+
 @dataclass(frozen=True, eq=False)
 class FilterSpec:
     """Which filter, how strong, and how a tensor becomes a signal.
@@ -45,7 +62,7 @@ class FilterSpec:
         ``fft2d``.
     ratio: share of the rFFT bins to suppress, in [0, 1); one number, or one per tensor. It
         is taken as the decimal that was written, so ``0.29`` is exactly 29/100. A tensor
-        whose cutoff is 0 is left alone.
+        whose cutoff is 0 is left alone, unless ``window`` or ``sigma`` gives a width.
     window, sigma: width of ``lap`` (odd) and ``gaussian``; by default from ``ratio``.
     boundary: ``count`` (zero padding, divided by the weights inside), ``circular``,
         ``reflect``, ``replicate``; used by ``lap`` and ``gaussian``.
@@ -81,16 +98,20 @@ class FilterSpec:
             object.__setattr__(self, "ratio", tuple(_checked_ratio(r) for r in self.ratio))
         else:
             object.__setattr__(self, "ratio", _checked_ratio(self.ratio))
-        if self.window is not None and (
-            not isinstance(self.window, int) or self.window < 1 or self.window % 2 == 0
-        ):
-            raise ValueError(f"window must be a positive odd integer; got {self.window!r}")
-        if self.sigma is not None and not (self.sigma > 0 and math.isfinite(self.sigma)):
-            raise ValueError(f"sigma must be a positive finite number; got {self.sigma!r}")
-        if not isinstance(self.batch_dims, int) or self.batch_dims < 0:
-            raise ValueError(f"batch_dims must be a non-negative integer; got {self.batch_dims!r}")
-        if not isinstance(self.seed, int):
-            raise ValueError(f"seed must be an integer; got {self.seed!r}")
+        checked: dict[str, object] = {
+            "batch_dims": _checked_integer(
+                "batch_dims", self.batch_dims, "a non-negative integer", lambda n: n >= 0
+            ),
+            "seed": _checked_integer("seed", self.seed, "an integer", lambda n: True),
+        }
+        if self.window is not None:
+            checked["window"] = _checked_integer(
+                "window", self.window, "a positive odd integer", lambda n: n > 0 and n % 2 == 1
+            )
+        if self.sigma is not None:
+            checked["sigma"] = _checked_sigma(self.sigma)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         if isinstance(self.order, str):
             _check_order(self.order)
         elif self.order is not None:
@@ -107,6 +128,10 @@ class FilterSpec:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __getstate__(self) -> dict[str, object]:
+        """The fields alone: the hash of a text is another one in every process."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def _identity(self) -> tuple[str, str | Sequence[int] | None]:
@@ -155,7 +180,7 @@ class FilterSpec:
         """The form in which the spec crosses the operator's schema; ``parse`` reads it back."""
         ratios = self.ratio if isinstance(self.ratio, tuple) else (self.ratio,)
         joined = ",".join(f"{r.numerator}/{r.denominator}" for r in map(Fraction, ratios))
-        fields = {
+        items = {
             "method": self.method,
             "ratios": joined if isinstance(self.ratio, tuple) else "",
             "ratio": "" if isinstance(self.ratio, tuple) else joined,
@@ -167,27 +192,27 @@ class FilterSpec:
             "strategy": self.strategy,
             "seed": str(self.seed),
         }
-        return ";".join(f"{key}={value}" for key, value in fields.items())
+        return ";".join(f"{key}={value}" for key, value in items.items())
 
     @staticmethod
     def parse(text: str) -> FilterSpec:
         """Inverse of ``text``. The order is not part of it: views are permuted before the op."""
-        fields = dict(item.split("=", 1) for item in text.split(";"))
-        ratio: Ratio | tuple[Ratio, ...] = fields["ratio"]
-        if fields["ratios"]:
-            ratio = tuple(fields["ratios"].split(","))
-        elif not fields["ratio"]:
+        items = dict(item.split("=", 1) for item in text.split(";"))
+        ratio: Ratio | tuple[Ratio, ...] = items["ratio"]
+        if items["ratios"]:
+            ratio = tuple(items["ratios"].split(","))
+        elif not items["ratio"]:
             ratio = ()
         return FilterSpec(
-            method=fields["method"],
+            method=items["method"],
             ratio=ratio,
-            window=int(fields["window"]) if fields["window"] else None,
-            sigma=float(fields["sigma"]) if fields["sigma"] else None,
-            boundary=fields["boundary"],
-            batch_dims=int(fields["batch_dims"]),
-            nonfinite=fields["nonfinite"],
-            strategy=fields["strategy"],
-            seed=int(fields["seed"]),
+            window=int(items["window"]) if items["window"] else None,
+            sigma=float(items["sigma"]) if items["sigma"] else None,
+            boundary=items["boundary"],
+            batch_dims=int(items["batch_dims"]),
+            nonfinite=items["nonfinite"],
+            strategy=items["strategy"],
+            seed=int(items["seed"]),
         )
 
 

@@ -263,6 +263,15 @@ def test_one_ratio_per_tensor(backend):
         assert distance(actual, exact) < 1e-6
 
 
+@pytest.mark.parametrize("order", [None, "0", "random:7", range(500)], ids=str)
+def test_empty_tensors_are_skipped(backend, order):
+    grads = [torch.randn(0), torch.randn(500), torch.randn(0)]
+    exact = truth(grads[1], ratio=0.2, order=order)
+    filter_grads_(grads, ratio=[0.1, 0.2, 0.3], order=order, backend=backend)
+    assert distance(grads[1], exact) < 1e-6
+    filter_grads_(grads[:1], order=order, backend=backend)
+
+
 def test_none_entries_and_empty_lists(backend):
     filter_grads_([], backend=backend)
     filter_grads_([None, None], backend=backend)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import random
 import re
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -624,6 +627,99 @@ def test_selecting_leaves_the_model_and_the_random_state_alone(name: str) -> Non
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
     assert all(m.__dict__ == attributes[id(m)] for m in model.modules())
+
+
+class Remembers(nn.Module):
+    """Stores what it sees in every way a module can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+        self.second = nn.Conv2d(8, 8, 3)
+        self.register_buffer("count", torch.zeros(()))
+        self.calls = 0
+        self.seen: list[torch.Tensor] = []
+        self.nested: dict[str, list[torch.Tensor]] = {"x": []}
+        self.branches = [self.first, self.second]
+        self.keep = self._keep
+
+    def _keep(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept = x
+        return x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.count += 1
+        self.features = self.branches[0](x)
+        self.seen.append(self.features)
+        self.nested["x"].append(self.features)
+        return self.keep(self.branches[1](self.features))
+
+
+def test_selecting_leaves_nothing_in_a_model_that_remembers() -> None:
+    model = Remembers()
+    seen_by_hook: list[object] = []
+    model.first.register_forward_hook(lambda module, args, output: seen_by_hook.append(output))
+    before = dict(vars(model))
+    assert names(model) == ["first.0", "second"]
+    assert vars(model) == before
+    assert (model.calls, model.count.item(), model.seen, model.nested) == (0, 0, [], {"x": []})
+    assert seen_by_hook == []
+    copy.deepcopy(model)
+    assert model(torch.randn(1, 3, 8, 8)).shape == (1, 8, 4, 4)
+    assert len(model.seen) == len(seen_by_hook) == 1
+
+
+def test_other_threads_may_run_models_while_one_is_traced() -> None:
+    """Both threads wait for each other inside the trace."""
+    tracing, computed = threading.Event(), threading.Event()
+    results: list[object] = []
+    other = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2)))
+    x = torch.randn(3, 4)
+
+    class Slow(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            tracing.set()
+            assert computed.wait(60)
+            return super().forward(x)
+
+    def compute() -> None:
+        try:
+            assert tracing.wait(60)
+            results.append(other(x))
+        except Exception as error:
+            results.append(error)
+        finally:
+            computed.set()
+
+    worker = threading.Thread(target=compute)
+    worker.start()
+    selection = select_layers(Slow(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)))
+    worker.join()
+    assert list(selection.taken) == ["0.weight", "1.weight"]
+    assert isinstance(results[0], torch.Tensor), results
+    torch.testing.assert_close(results[0], other(x))
+
+
+def test_one_model_is_traced_at_a_time() -> None:
+    events: list[str] = []
+    traced = threading.Event()
+
+    class Slow(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            events.append("begin")
+            traced.set()
+            time.sleep(0.05)
+            events.append("end")
+            return super().forward(x)
+
+    models = [Slow(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)) for _ in range(2)]
+    worker = threading.Thread(target=select_layers, args=models[:1])
+    worker.start()
+    assert traced.wait(60)
+    assert names(models[1]) == ["0", "1"]
+    worker.join()
+    assert events == ["begin", "end"] * 2
 
 
 def test_the_table_lists_every_parameter_and_sums_up() -> None:

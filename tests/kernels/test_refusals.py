@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specgrad_kernels import FilterSpec, filter_grads_
+from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
 
 
 def same_bytes(one, other):
@@ -73,6 +73,17 @@ def test_kinds_of_tensors(backend, grad, match, position):
     grads = [torch.randn(500), torch.randn(500)]
     grads.insert(position, grad)
     refused(grads, (TypeError, ValueError), match, backend=backend)
+
+
+def test_a_single_tensor_is_not_taken_for_its_rows(backend):
+    grad = torch.randn(40, 50)
+    before = grad.clone()
+    plan = FilterPlan([("weight", torch.nn.Parameter(torch.zeros(50)))], backend=backend)
+    with pytest.raises(TypeError, match=r"got a single tensor, pass \[grad\]"):
+        filter_grads_(grad, backend=backend)
+    with pytest.raises(TypeError, match=r"got a single tensor, pass \[grad\]"):
+        plan.filter_grads_(grad[:1])
+    assert same_bytes(grad, before)
 
 
 def test_gradients_that_require_grad(backend):

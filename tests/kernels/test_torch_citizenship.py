@@ -10,16 +10,19 @@ import torch.multiprocessing as mp
 from helpers import distance, truth
 from process_group import train_in_parallel
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
 
 
-@pytest.mark.parametrize("operator", ["filter_grads_", "filter_grads_torch_"])
 @pytest.mark.parametrize("method", ["fft", "lap", "gaussian"])
-def test_opcheck(operator, method):
+def test_opcheck(method):
     grads = [torch.randn(1000), torch.randn(16, 8, 3, 3), torch.randn(50, dtype=torch.float64)]
     spec = FilterSpec(method=method).text
-    torch.library.opcheck(getattr(torch.ops.specgrad, operator).default, (grads, spec))
+    torch.library.opcheck(torch.ops.specgrad.filter_grads_.default, (grads, spec))
+    for order in ("", "random:3"):
+        arguments = (grads, spec, order, "torch")
+        torch.library.opcheck(torch.ops.specgrad.filter_grads_as_called_.default, arguments)
 
 
 @pytest.mark.slow
@@ -59,6 +62,120 @@ def test_plan_compiles_with_the_training_step():
     filter_all(grads)
     for grad, exact in zip(grads, expected, strict=True):
         assert distance(grad, exact) < 1e-6
+
+
+def compiled(function, **options):
+    """Compiled down to the operators, without generating code for the rest."""
+    torch._dynamo.reset()
+    return torch.compile(function, backend="aot_eager", **options)
+
+
+def test_compiled_calls_refuse_gradients_that_require_grad():
+    plan = FilterPlan([("weight", nn.Parameter(torch.zeros(500)))])
+
+    def by_function(x):
+        y = x * 2
+        filter_grads_([y])
+        return y
+
+    def by_plan(x):
+        y = x * 2
+        plan.filter_grads_([y])
+        return y
+
+    x = torch.randn(500, requires_grad=True)
+    for function in (by_function, by_plan):
+        with pytest.raises(ValueError, match=r"grads\[0\] requires grad, and the filter is not"):
+            compiled(function)(x)
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=r"grads\[0\] requires grad"):
+            compiled(function, fullgraph=True)(x)
+        assert compiled(function, fullgraph=True)(x.detach()).mean().abs() < 1e-6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ratio": [0.1, 0.2, 0.3]},
+        {"order": "10"},
+        {"order": "random:3"},
+        {"order": [*range(7, 840), *range(7)]},
+        {"order": "10", "batch_dims": 1, "ratio": (0.1, 0.2, 0.3)},
+        {"nonfinite": "raise", "method": "lap"},
+        {"backend": "torch"},
+    ],
+    ids=str,
+)
+def test_compiled_calls_equal_plain_ones(options):
+    """With a gradient missing, by the function and by a plan."""
+    shape = (2, 28, 30) if "batch_dims" in options else (28, 30)
+    grads = [torch.randn(shape), None, torch.randn(shape)]
+    backend = options.get("backend", "auto")
+    spec = FilterSpec(**{name: v for name, v in options.items() if name != "backend"})
+    weights = [(str(index), nn.Parameter(torch.zeros(shape))) for index in range(3)]
+    plan = FilterPlan(weights, spec, backend=backend)
+
+    def by_function(grads):
+        filter_grads_(grads, **options)
+
+    def run(function):
+        copies = [None if grad is None else grad.clone() for grad in grads]
+        function(copies)
+        return copies[0], copies[2]
+
+    plain = run(by_function)
+    assert not torch.equal(plain[0], grads[0])
+    for function in (by_function, plan.filter_grads_):
+        for one, other in zip(run(compiled(function, fullgraph=True)), plain, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_plans_with_equal_specs_share_a_compiled_graph():
+    """A graph per plan would soon reach the compiler's limit."""
+    graphs = CompileCounter()
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend=graphs)
+    def step(plan, grads):
+        plan.filter_grads_(grads)
+
+    for ratio in ("0.1", "0.2") * 6:
+        plan = FilterPlan([("w", nn.Parameter(torch.zeros(500)))], FilterSpec(ratio=ratio))
+        grad = torch.randn(500)
+        exact = truth(grad, ratio=ratio)
+        step(plan, [grad])
+        assert distance(grad, exact) < 1e-6
+    assert graphs.frame_count == 2
+
+
+def test_compiled_calls_follow_a_ratio_that_changes():
+    grad = torch.randn(500)
+
+    def constant(grad, ratio):
+        filter_grads_([grad], ratio=ratio)
+
+    def several(grad, ratio):
+        filter_grads_([grad, None], ratio=[ratio, 0.5])
+
+    for function in (constant, several):
+        in_one_graph = compiled(function, fullgraph=True)
+        for ratio in (0.1, 0.2, 0.3, 0.1):
+            copy = grad.clone()
+            in_one_graph(copy, ratio)
+            assert distance(copy, truth(grad, ratio=ratio)) < 1e-6
+
+
+@pytest.mark.parametrize("backend", ["torch", "auto"])
+def test_compiled_calls_raise_for_nonfinite_values(backend):
+    grad = torch.randn(500)
+    grad[3] = float("nan")
+    before = grad.clone()
+
+    def check(grad):
+        filter_grads_([grad], nonfinite="raise", backend=backend)
+
+    with pytest.raises(FloatingPointError, match=r"grads\[0\].* holds NaN or Inf"):
+        compiled(check, fullgraph=True)(grad)
+    assert torch.equal(grad.nan_to_num(), before.nan_to_num())
 
 
 def test_operator_refuses_with_its_own_words_inside_a_graph(native):

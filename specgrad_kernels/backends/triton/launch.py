@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
@@ -29,6 +30,8 @@ class Prepared:
         self.scratch = [group.scratch() for group in tables.groups]
         self._pointers = addresses.empty_table(len(grads), tables.device)
         self._known: list[int] = []
+        # Python threads on one stream share the addresses: writing and using them is one step.
+        self._lock = threading.Lock()
         self._copies = {
             index: torch.empty_like(grads[index], memory_format=torch.contiguous_format)
             for index in tables.copied
@@ -45,6 +48,10 @@ class Prepared:
 
     def run(self, grads: Sequence[Tensor], write: Callable[[Tensor, list[int]], None]) -> None:
         """Filter in place; nothing waits for the device. ``write`` is for addresses that moved."""
+        with self._lock:
+            self._run(grads, write)
+
+    def _run(self, grads: Sequence[Tensor], write: Callable[[Tensor, list[int]], None]) -> None:
         if not self.knows(grads):
             reached = [self._copies.get(index, grad) for index, grad in enumerate(grads)]
             write(self._pointers, [tensor.data_ptr() for tensor in reached])
@@ -65,13 +72,18 @@ class Prepared:
 class _Kept(OrderedDict[Hashable, State]):
     """The states of the last calls of different kinds."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
     def take(self, key: Hashable, make: Callable[[], State]) -> State:
-        if key not in self:
-            self[key] = make()
-            if len(self) > MAX_KEPT:
-                self.popitem(last=False)
-        self.move_to_end(key)
-        return self[key]
+        with self._lock:
+            if key not in self:
+                self[key] = make()
+                if len(self) > MAX_KEPT:
+                    self.popitem(last=False)
+            self.move_to_end(key)
+            return self[key]
 
 
 _tables: _Kept[Tables] = _Kept()

@@ -1,5 +1,7 @@
 """State per stream and per graph, with streams that are only numbers here."""
 
+import threading
+
 import pytest
 import torch
 from triton_tools.compare import random_grads, reference
@@ -74,6 +76,47 @@ def test_addresses_are_written_only_when_they_move(on_stream, monkeypatch):
     moved = [grad.clone() for grad in grads]
     launch.run(moved, FilterSpec())
     assert written[1] == [grad.data_ptr() for grad in moved]
+
+
+def test_threads_on_one_stream_do_not_use_each_others_addresses(on_stream, monkeypatch):
+    """The second thread has every chance to run between the first one's upload and its launch."""
+    both = [random_grads(LENGTHS, seed=seed) for seed in (1, 2)]
+    launch.run(random_grads(LENGTHS), FilterSpec())
+    exact = [reference(grads, FilterSpec()) for grads in both]
+    second = threading.Thread(target=launch.run, args=(both[1], FilterSpec()))
+    upload = addresses.upload
+
+    def upload_and_let_the_other_run(table, new):
+        upload(table, new)
+        if threading.current_thread() is not second:
+            second.start()
+            second.join(timeout=1)
+
+    monkeypatch.setattr(addresses, "upload", upload_and_let_the_other_run)
+    launch.run(both[0], FilterSpec())
+    second.join()
+    for grads, truths in zip(both, exact, strict=True):
+        for grad, truth in zip(grads, truths, strict=True):
+            assert (grad.double() - truth).norm() < 5e-7 * truth.norm()
+
+
+def test_threads_build_a_state_once(on_stream):
+    grads = random_grads(LENGTHS)
+    key, built, states = "key", [], []
+    kept = launch._Kept()
+
+    def build():
+        built.append(threading.current_thread())
+        if len(built) == 1:
+            second.start()
+            second.join(timeout=0.2)
+        return launch.prepare(grads, FilterSpec())
+
+    second = threading.Thread(target=lambda: states.append(kept.take(key, build)))
+    states.append(kept.take(key, build))
+    second.join()
+    assert len(built) == 1
+    assert states[0] is states[1]
 
 
 def test_old_states_are_dropped(on_stream, monkeypatch):

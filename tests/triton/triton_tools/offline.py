@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,7 @@ def compile_variant(variant: Variant, target: str) -> Any:
     return triton.compile(source, target=TARGETS[target], options=options)
 
 
+@cache
 def resources(variant: Variant, target: str) -> Resources:
     """Registers, spilled bytes and shared memory of one kernel on one target."""
     compiled = compile_variant(variant, target)

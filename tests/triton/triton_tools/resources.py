@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specgrad_kernels.spec import BOUNDARIES, FilterSpec
 from triton_tools.lists import MODELS
-from triton_tools.offline import TARGETS, Variant, resources, variants
+from triton_tools.offline import TARGETS, Resources, Variant, resources, variants
 
 COLUMNS = (
     "kernel",
@@ -40,25 +40,27 @@ def model_variants() -> list[Variant]:
     return sorted(found, key=lambda variant: (variant.kernel, variant.label))
 
 
+def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
+    """The table's row for one kernel on one target."""
+    return (
+        variant.kernel,
+        variant.label,
+        target,
+        cost.precision,
+        str(cost.warps),
+        str(cost.registers),
+        str(cost.spilled_bytes),
+        str(cost.shared_bytes),
+    )
+
+
 def rows() -> list[tuple[str, ...]]:
     """One row per kernel and target."""
-    table = []
-    for variant in model_variants():
-        for target in TARGETS:
-            cost = resources(variant, target)
-            table.append(
-                (
-                    variant.kernel,
-                    variant.label,
-                    target,
-                    cost.precision,
-                    str(cost.warps),
-                    str(cost.registers),
-                    str(cost.spilled_bytes),
-                    str(cost.shared_bytes),
-                )
-            )
-    return table
+    return [
+        row_of(variant, target, resources(variant, target))
+        for variant in model_variants()
+        for target in TARGETS
+    ]
 
 
 def write(path: Path) -> None:
