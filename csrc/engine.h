@@ -1,5 +1,5 @@
-// Programs: a specification and the layouts of a list of gradients, compiled into jobs. They
-// are immutable; the caller supplies threads and memory. Torch-free.
+// Programs: a specification and the layouts of a list of gradients, compiled into jobs. They may
+// be shared between threads; the caller supplies threads and memory. Torch-free.
 #pragma once
 
 #include <cstdint>
