@@ -18,7 +18,8 @@ namespace {
 
 using TensorLayout = LayoutKey::Tensor;
 
-// Merges neighbouring dimensions that one stride can walk.
+// Merges neighbouring dimensions that one stride can walk, for a tensor that does not share
+// memory with itself.
 Layout merge_dimensions(DType dtype, const int64_t* sizes, const int64_t* strides, size_t dims) {
   Layout layout;
   layout.dtype = dtype;
@@ -32,9 +33,6 @@ Layout merge_dimensions(DType dtype, const int64_t* sizes, const int64_t* stride
       layout.sizes[last] *= sizes[i];
       layout.strides[last] = strides[i];
       continue;
-    }
-    if (layout.dims == kMaxDims) {
-      throw std::invalid_argument("specgrad: a gradient has more than 16 separate dimensions");
     }
     layout.sizes[layout.dims] = sizes[i];
     layout.strides[layout.dims++] = strides[i];
@@ -88,6 +86,15 @@ class JobList final : public Program {
       return a.filter->cost() > b.filter->cost();
     });
     for (const Job& job : jobs_) total_cost_ += job.filter->cost();
+  }
+
+  int64_t bytes() const override {
+    int64_t total = bytes_in(jobs_, tensors_, extents_);
+    total += static_cast<int64_t>(layouts_.size() * sizeof(Layout));
+    for (const auto& [key, filter] : filters_) {
+      if (filter) total += filter->table_bytes();
+    }
+    return total;
   }
 
   void check(const std::vector<void*>& data) const override {
