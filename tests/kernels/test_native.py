@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,3 +189,11 @@ assert torch.equal(grad, before)
     report = run_with_isa(name, "-m", "specgrad_kernels")
     assert report.returncode == 0
     assert sentence in report.stdout
+
+
+@pytest.mark.skipif(
+    "libasan" not in os.environ.get("LD_PRELOAD", ""), reason="only make sanitize preloads it"
+)
+def test_the_library_under_a_sanitizer_was_built_with_it():
+    (library,) = Path(cpp.__file__).parent.parent.glob("_kernels*.so")
+    assert b"__asan_init" in library.read_bytes()
