@@ -42,9 +42,11 @@ sanitize: $(VENV)/installed
 	SPECGRAD_BUILD_EXT=1 SPECGRAD_SANITIZE=1 $(BIN)/python setup.py --quiet build \
 		--build-base build/sanitize
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH="$$(echo build/sanitize/lib*)" \
-		$(BIN)/pytest -q -p no:cacheprovider -m "not slow" --override-ini addopts=--import-mode=importlib \
-		tests/kernels/test_filter_grads.py tests/kernels/test_refusals.py
+		ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest -q -p no:cacheprovider -m "not slow" \
+		--override-ini addopts=--import-mode=importlib \
+		--override-ini pythonpath="$$(echo build/sanitize/lib*) tests/kernels" \
+		tests/kernels/test_filter_grads.py tests/kernels/test_refusals.py \
+		tests/kernels/test_overlap.py tests/kernels/test_native.py
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.run $(BENCH)

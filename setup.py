@@ -7,6 +7,7 @@ SPECGRAD_SANITIZE=1   builds with AddressSanitizer and UndefinedBehaviorSanitize
 
 import os
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -22,6 +23,7 @@ def native_build():
 
     flags = ["-O3", "-g0", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra"]
     link = []
+    headers = sorted(str(path) for end in ("h", "inl") for path in Path("csrc").glob(f"*.{end}"))
     if os.environ.get("SPECGRAD_SANITIZE") == "1":
         sanitize = "-fsanitize=address,undefined"
         flags += [sanitize, "-fno-sanitize-recover=undefined", "-g", "-O1"]
@@ -46,6 +48,7 @@ def native_build():
         extra_compile_args=[*flags, TORCH_TARGET],
         extra_link_args=link,
         language="c++",
+        depends=headers,
         py_limited_api=True,
     )
     design = Extension(
@@ -60,6 +63,7 @@ def native_build():
         extra_compile_args=flags,
         extra_link_args=link,
         language="c++",
+        depends=headers,
     )
 
     class BuildOrExplain(cpp_extension.BuildExtension):

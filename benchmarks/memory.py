@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 
 import torch
 
 from benchmarks.workloads import Workload
 from specgrad_kernels import FilterSpec, filter_grads_
-from specgrad_kernels.backends import choose
+from specgrad_kernels.backends import choose, cpp
 
 # a thread's memory grows with the first long layer that it happens to take
 _CALLS = 10
-# more than the op remembers
-_CACHED = 64
-_unused_seeds = itertools.count(1_000_000)
 
 
 class _MallInfo(ctypes.Structure):
@@ -64,22 +60,13 @@ def workspace_share(workload: Workload, spec: FilterSpec) -> float:
     return largest / _gradient_bytes(workload)
 
 
-def _forget_earlier_calls() -> None:
-    """Fill the op's cache with next to nothing, so that it drops nothing while we measure."""
-    tiny = [torch.zeros(4)]
-    for seed in itertools.islice(_unused_seeds, _CACHED):
-        filter_grads_(tiny, seed=seed)
-
-
 def kept_share(workload: Workload, spec: FilterSpec) -> float | None:
     """All memory kept after the first calls, tables included, over the gradients' bytes."""
     grads = workload.gradients()
-    _forget_earlier_calls()
+    cpp.release_memory()
     before = allocated_bytes()
-    # a seed that no earlier call had, so that nothing is reused
-    seed = next(_unused_seeds)
     for _ in range(_CALLS):
-        filter_grads_(grads, method=spec.method, ratio=spec.ratio, seed=seed)
+        filter_grads_(grads, method=spec.method, ratio=spec.ratio)
     after = allocated_bytes()
     if before is None or after is None:
         return None

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 namespace specgrad {
 
@@ -34,12 +36,14 @@ bool cpu_runs(Isa isa) {
 Isa chosen_isa() {
   static const Isa chosen = [] {
     const char* wanted = std::getenv("SPECGRAD_ISA");
+    std::string runnable;
     for (Isa isa : kIsas) {
-      if (cpu_runs(isa) && (!wanted || !*wanted || std::strcmp(wanted, isa_name(isa)) == 0)) {
-        return isa;
-      }
+      if (!cpu_runs(isa)) continue;
+      if (!wanted || !*wanted || std::strcmp(wanted, isa_name(isa)) == 0) return isa;
+      runnable += std::string(runnable.empty() ? "" : ", ") + isa_name(isa);
     }
-    return Isa::portable;
+    throw std::invalid_argument("SPECGRAD_ISA must be one of " + runnable +
+                                " on this CPU, or unset; got '" + wanted + "'");
   }();
   return chosen;
 }

@@ -11,7 +11,8 @@ const char* isa_name(Isa isa);
 int vector_bytes(Isa isa);
 bool cpu_runs(Isa isa);
 
-// The widest that this CPU runs, or the one that SPECGRAD_ISA names.
+// The widest that this CPU runs, or the one that SPECGRAD_ISA names; throws std::invalid_argument
+// when it names none that runs here.
 Isa chosen_isa();
 
 template <class T>

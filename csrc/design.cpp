@@ -25,16 +25,23 @@ void transform_in_place(std::vector<std::complex<double>>& x) {
   }
 }
 
+// sin(pi * turns / d), with the argument brought exactly into the half turn where rounding it
+// costs nothing.
+double sine_of_half_turns(int64_t turns, int64_t d) {
+  const int64_t wrapped = turns % (2 * d);
+  const int64_t half = wrapped % d;
+  const double value =
+      std::sin(kPi * static_cast<double>(std::min(half, d - half)) / static_cast<double>(d));
+  return wrapped < d ? value : -value;
+}
+
 // Impulse response of the projector on the low band of d samples, at distance j.
 double dirichlet_kernel(int64_t d, int64_t cutoff, int64_t j) {
   // A ratio below 1 never reaches the Nyquist bin, so every bin but the first counts twice.
   if (j == 0) return (2.0 * cutoff - 1) / static_cast<double>(d);
-  const double angle = kPi * static_cast<double>(j) / static_cast<double>(d);
-  // (2c - 1) j mod 2d keeps the argument of the sine small and exact.
-  const int64_t reduced = static_cast<int64_t>(
-      static_cast<unsigned __int128>(2 * cutoff - 1) * j % (2 * static_cast<uint64_t>(d)));
-  return std::sin(kPi * static_cast<double>(reduced) / static_cast<double>(d)) /
-         (static_cast<double>(d) * std::sin(angle));
+  const int64_t reduced = static_cast<int64_t>(static_cast<unsigned __int128>(2 * cutoff - 1) * j %
+                                               (2 * static_cast<uint64_t>(d)));
+  return sine_of_half_turns(reduced, d) / (static_cast<double>(d) * sine_of_half_turns(j, d));
 }
 
 std::vector<double> padded_gains(const FftDesign& design) {

@@ -176,9 +176,28 @@ struct FftDesign {
   int64_t grid_size() const { return grid.rows * grid.columns; }
 };
 
+// Rounding errors that follow each other add up like a random walk; the factors below are at
+// least twice what white noise, constants and waves showed against long double.
+//
 // `amplification` is by how much the circulant's gains enlarge what rounding left behind.
 inline double rounding_error(Precision precision, double amplification = 1) {
   return (3 + amplification) * epsilon(precision);
+}
+
+// Passes of a transform there and back, and in `padded` of the one that made the gains.
+inline double transform_rounding(Precision precision, int64_t size) {
+  return rounding_error(precision, 0.5 * std::log2(static_cast<double>(size)));
+}
+
+// `count` vectors of a basis, subtracted one after the other.
+inline double dense_rounding(Precision precision, int64_t count) {
+  return rounding_error(precision, 2 + 0.5 * std::sqrt(static_cast<double>(count)));
+}
+
+// A sum of weighted neighbours, 0 .. radius samples away on both sides.
+inline double detrend_rounding(Precision precision, int64_t radius, bool box) {
+  // Moving averages are pairwise sums.
+  return rounding_error(precision, box ? 1 : 1 + 0.25 * std::sqrt(static_cast<double>(radius)));
 }
 
 // Windows for a small oversampling fall off so steeply that undoing them amplifies rounding.
@@ -189,7 +208,7 @@ inline FftDesign design_dense(int64_t d, int64_t cutoff, Precision precision, in
   design.strategy = Strategy::dense;
   design.d = d;
   design.cutoff = cutoff;
-  design.error_bound = rounding_error(precision);
+  design.error_bound = dense_rounding(precision, 2 * cutoff - 1);
   const double vectors = static_cast<double>(2 * cutoff - 1) * static_cast<double>(ceil_div(d, lanes));
   // A basis that outgrows the first caches is read from slower memory, twice.
   const double basis_bytes = vectors * lanes * (precision == Precision::single ? 4 : 8);
@@ -242,10 +261,10 @@ inline FftDesign design_full(int64_t d, int64_t cutoff, Precision precision, int
   FftDesign design;
   design.d = d;
   design.cutoff = cutoff;
-  design.error_bound = rounding_error(precision);
   const bool direct = transformable(d);
   design.strategy = direct ? Strategy::full : Strategy::padded;
   design.grid = choose_grid(direct ? d : padded_size(d), lanes);
+  design.error_bound = transform_rounding(precision, design.grid_size());
   design.cost = design.grid.cost + 2.0 * ceil_div(d, lanes);
   return design;
 }

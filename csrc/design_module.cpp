@@ -50,13 +50,14 @@ py::dict explain(const std::string& spec_text, size_t tensor, int64_t d,
     return result;
   }
   const int64_t radius = detrend_radius(spec, tensor, d);
+  const bool box = spec.method == "lap";
   py::dict result;
   result["strategy"] = radius < 0 ? "identity" : spec.method;
-  result["error_bound"] = radius < 0 ? 0.0 : rounding_error(precision);
+  result["error_bound"] = radius < 0 ? 0.0 : detrend_rounding(precision, radius, box);
   result["workspace_bytes"] =
       radius < 0 ? 0
                  : bytes * (detrend_shared(d, radius) +
-                            detrend_scratch(radius, spec.method == "lap", lanes));
+                            detrend_scratch(radius, box, lanes));
   return result;
 }
 

@@ -4,19 +4,22 @@
 #include <atomic>
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <tuple>
 
 #include "filters.h"
 #include "kernels.h"
+#include "overlap.h"
 
 namespace specgrad {
 namespace {
 
 using TensorLayout = LayoutKey::Tensor;
 
-// Merges neighbouring dimensions that one stride can walk.
+// Merges neighbouring dimensions that one stride can walk, for a tensor that does not share
+// memory with itself.
 Layout merge_dimensions(DType dtype, const int64_t* sizes, const int64_t* strides, size_t dims) {
   Layout layout;
   layout.dtype = dtype;
@@ -30,9 +33,6 @@ Layout merge_dimensions(DType dtype, const int64_t* sizes, const int64_t* stride
       layout.sizes[last] *= sizes[i];
       layout.strides[last] = strides[i];
       continue;
-    }
-    if (layout.dims == kMaxDims) {
-      throw std::invalid_argument("specgrad: a gradient has more than 16 separate dimensions");
     }
     layout.sizes[layout.dims] = sizes[i];
     layout.strides[layout.dims++] = strides[i];
@@ -62,35 +62,6 @@ std::vector<int64_t> element_offsets(const TensorLayout& tensor) {
   return offsets;
 }
 
-bool has_repeats(std::vector<int64_t> values) {
-  std::sort(values.begin(), values.end());
-  return std::adjacent_find(values.begin(), values.end()) != values.end();
-}
-
-bool shares_memory_with_itself(const TensorLayout& tensor) {
-  std::vector<std::pair<int64_t, int64_t>> dims;
-  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
-    if (tensor.sizes[i] == 0) return false;
-    if (tensor.sizes[i] > 1) dims.emplace_back(tensor.strides[i], tensor.sizes[i]);
-  }
-  std::sort(dims.begin(), dims.end());
-  int64_t reach = 1;
-  for (const auto& [stride, size] : dims) {
-    if (stride < reach) return has_repeats(element_offsets(tensor));
-    reach = stride * size;
-  }
-  return false;
-}
-
-int64_t extent_bytes(const TensorLayout& tensor) {
-  int64_t last = 0;
-  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
-    if (tensor.sizes[i] == 0) return 0;
-    last += (tensor.sizes[i] - 1) * tensor.strides[i];
-  }
-  return (last + 1) * element_size(tensor.dtype);
-}
-
 Precision precision_of(DType dtype) {
   return dtype == DType::f64 ? Precision::double_ : Precision::single;
 }
@@ -109,11 +80,21 @@ class JobList final : public Program {
     if (spec_.per_tensor && spec_.ratios.size() != tensors_.size()) {
       throw std::invalid_argument("specgrad: one ratio per tensor is needed");
     }
+    for (const TensorLayout& tensor : tensors_) extents_.push_back(extent_bytes(tensor));
     for (size_t i = 0; i < tensors_.size(); ++i) add_tensor(i);
     std::stable_sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
       return a.filter->cost() > b.filter->cost();
     });
     for (const Job& job : jobs_) total_cost_ += job.filter->cost();
+  }
+
+  int64_t bytes() const override {
+    int64_t total = bytes_in(jobs_, tensors_, extents_);
+    total += static_cast<int64_t>(layouts_.size() * sizeof(Layout));
+    for (const auto& [key, filter] : filters_) {
+      if (filter) total += filter->table_bytes();
+    }
+    return total;
   }
 
   void check(const std::vector<void*>& data) const override {
@@ -154,7 +135,7 @@ class JobList final : public Program {
     if (shares_memory_with_itself(tensor)) {
       throw std::invalid_argument("specgrad: a gradient shares memory with itself");
     }
-    if (extent_bytes(tensor) == 0) return;
+    if (extents_[index] == 0) return;
     layouts_.push_back(std::make_unique<Layout>(merge_dimensions(
         tensor.dtype, tensor.sizes.data() + batch, tensor.strides.data() + batch, dims - batch)));
     const Layout* layout = layouts_.back().get();
@@ -178,35 +159,51 @@ class JobList final : public Program {
     return found->second.get();
   }
 
+  struct Extent {
+    int64_t start, end;
+    size_t tensor;
+    bool operator<(const Extent& other) const {
+      return std::tie(start, end, tensor) < std::tie(other.start, other.end, other.tensor);
+    }
+  };
+
   void check_overlap(const std::vector<void*>& data) const {
-    std::vector<std::tuple<int64_t, int64_t, size_t>> extents;
+    std::vector<Extent> extents;
     extents.reserve(data.size());
     for (size_t i = 0; i < data.size(); ++i) {
-      const int64_t bytes = extent_bytes(tensors_[i]);
       const int64_t start = static_cast<int64_t>(reinterpret_cast<intptr_t>(data[i]));
-      if (bytes) extents.emplace_back(start, start + bytes, i);
+      if (extents_[i]) extents.push_back({start, start + extents_[i], i});
     }
     std::sort(extents.begin(), extents.end());
-    int64_t reach = 0;
-    size_t owner = 0;
-    for (const auto& [start, end, index] : extents) {
-      if (start < reach && share_elements(owner, index, data)) {
-        throw std::invalid_argument("specgrad: two gradients share memory");
-      }
-      if (end > reach) {
-        reach = end;
-        owner = index;
-      }
+    for (size_t i = 1; i < extents.size(); ++i) {
+      if (extents[i].start < extents[i - 1].end) return check_interleaved(extents);
     }
   }
 
-  bool share_elements(size_t a, size_t b, const std::vector<void*>& data) const {
-    std::vector<int64_t> addresses;
-    for (size_t index : {a, b}) {
-      const int64_t start = static_cast<int64_t>(reinterpret_cast<intptr_t>(data[index]));
-      for (int64_t offset : element_offsets(tensors_[index])) addresses.push_back(start + offset);
+  // Slices of one tensor lie within each other's extents on every call: the places of the last
+  // that shared nothing are remembered.
+  void check_interleaved(const std::vector<Extent>& extents) const {
+    std::vector<int64_t> places;
+    for (const Extent& extent : extents) {
+      places.push_back(static_cast<int64_t>(extent.tensor));
+      places.push_back(extent.start - extents.front().start);
     }
-    return has_repeats(std::move(addresses));
+    const std::lock_guard<std::mutex> lock(disjoint_mutex_);
+    if (places == disjoint_places_) return;
+    std::vector<Extent> active;  // those that reach beyond the start at hand
+    for (const Extent& extent : extents) {
+      active.erase(std::remove_if(active.begin(), active.end(),
+                                  [&](const Extent& other) { return other.end <= extent.start; }),
+                   active.end());
+      for (const Extent& other : active) {
+        if (share_memory(tensors_[other.tensor], tensors_[extent.tensor],
+                         extent.start - other.start)) {
+          throw std::invalid_argument("specgrad: two gradients share memory");
+        }
+      }
+      active.push_back(extent);
+    }
+    disjoint_places_ = std::move(places);
   }
 
   template <class T>
@@ -224,7 +221,7 @@ class JobList final : public Program {
 
   void check_finite(const std::vector<void*>& data) const {
     for (size_t i = 0; i < tensors_.size(); ++i) {
-      if (extent_bytes(tensors_[i]) == 0) continue;
+      if (extents_[i] == 0) continue;
       const Layout whole = merge_dimensions(tensors_[i].dtype, tensors_[i].sizes.data(),
                                             tensors_[i].strides.data(), tensors_[i].sizes.size());
       const Signal signal{&whole, data[i]};
@@ -279,11 +276,14 @@ class JobList final : public Program {
   using FilterKey = std::tuple<int64_t, Precision, bool, int64_t, int64_t>;
 
   std::vector<TensorLayout> tensors_;
+  std::vector<int64_t> extents_;  // bytes of each tensor
   Spec spec_;
   std::vector<std::unique_ptr<Layout>> layouts_;
   std::map<FilterKey, std::unique_ptr<Filter>> filters_;
   std::vector<Job> jobs_;
   double total_cost_ = 0;
+  mutable std::mutex disjoint_mutex_;
+  mutable std::vector<int64_t> disjoint_places_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Programs: a specification and the layouts of a list of gradients, compiled into jobs. They
-// are immutable; the caller supplies threads and memory. Torch-free.
+// Programs: a specification and the layouts of a list of gradients, compiled into jobs. They may
+// be shared between threads; the caller supplies threads and memory. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,7 @@ class Buffer {
  public:
   // 64-byte aligned.
   void* at_least(int64_t bytes);
+  int64_t bytes() const { return capacity_; }
 
  private:
   struct Free {
@@ -75,6 +76,12 @@ struct Workspace {
     Buffer shared, scratch;
   };
   std::vector<Slot> slots;
+
+  int64_t bytes() const {
+    int64_t total = 0;
+    for (const Slot& slot : slots) total += slot.shared.bytes() + slot.scratch.bytes();
+    return total;
+  }
 };
 
 // Runs task(slot) for slot = 0 .. slots - 1, possibly at once.
@@ -86,6 +93,9 @@ class Program {
   static std::shared_ptr<const Program> build(const std::string& spec_text,
                                               const LayoutKey& layouts);
   virtual ~Program() = default;
+
+  // Of its tables and lists.
+  virtual int64_t bytes() const = 0;
 
   // Throws std::invalid_argument, with nothing written, when tensors overlap or when a
   // non-finite value is to be refused.

@@ -67,6 +67,7 @@ class BandFilter final : public Filter {
   }
 
   Memory memory() const override { return memory_; }
+  int64_t table_bytes() const override { return plan_.bytes(); }
   double cost() const override { return cost_; }
 
  private:
@@ -117,6 +118,7 @@ class FullFilter final : public Filter {
   }
 
   Memory memory() const override { return memory_; }
+  int64_t table_bytes() const override { return plan_.bytes(); }
   double cost() const override { return cost_; }
 
  private:
@@ -154,6 +156,7 @@ class DenseFilter final : public Filter {
     kernels<T>().dense_filter(plan_, signal, static_cast<T*>(scratch));
   }
   Memory memory() const override { return memory_; }
+  int64_t table_bytes() const override { return plan_.bytes(); }
   double cost() const override { return cost_; }
 
  private:
@@ -166,7 +169,7 @@ template <class T>
 class DetrendFilter final : public Filter {
  public:
   DetrendFilter(Boundary boundary, int64_t radius, double sigma, int64_t d)
-      : plan_(make_detrend<T>(boundary, radius, sigma, d)),
+      : plan_(make_detrend<T>(boundary, radius, sigma)),
         chunks_{d, detrend_chunk(plan_.radius)},
         memory_(Memory::of<T>(detrend_shared(d, plan_.radius),
                               detrend_scratch(plan_.radius, sigma <= 0, chosen_lanes<T>()))) {
@@ -193,6 +196,7 @@ class DetrendFilter final : public Filter {
   }
 
   Memory memory() const override { return memory_; }
+  int64_t table_bytes() const override { return plan_.bytes(); }
   double cost() const override { return cost_; }
 
  private:

@@ -33,6 +33,7 @@ class Filter {
   virtual void run(int phase, int64_t begin, int64_t end, const Signal& signal, void* shared,
                    void* scratch) const = 0;
   virtual Memory memory() const = 0;
+  virtual int64_t table_bytes() const = 0;
   virtual double cost() const = 0;
 };
 

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine.h"
@@ -32,7 +34,8 @@ DType dtype_of(const Tensor& tensor) {
   }
 }
 
-// The programs of the last specifications and layouts, most recently used first.
+// The programs of the last specifications and layouts, most recently used first: at most 256, and
+// at most 64 MiB of tables unless a single one is larger.
 class ProgramCache {
  public:
   std::shared_ptr<const Program> find_or_build(const std::string& spec, const LayoutKey& layouts) {
@@ -48,9 +51,20 @@ class ProgramCache {
     }
     std::shared_ptr<const Program> program = Program::build(spec, layouts);
     const std::lock_guard<std::mutex> lock(mutex_);
-    entries_.push_front({hash, spec, layouts, program});
-    if (entries_.size() > kCapacity) entries_.pop_back();
+    entries_.push_front({hash, spec, layouts, program, program->bytes()});
+    bytes_ += entries_.front().bytes;
+    while (entries_.size() > kCapacity || (bytes_ > kCapacityBytes && entries_.size() > 1)) {
+      bytes_ -= entries_.back().bytes;
+      entries_.pop_back();
+    }
     return program;
+  }
+
+  // Forgets all; the bytes they had.
+  int64_t release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    entries_.clear();
+    return std::exchange(bytes_, 0);
   }
 
  private:
@@ -59,10 +73,13 @@ class ProgramCache {
     std::string spec;
     LayoutKey layouts;
     std::shared_ptr<const Program> program;
+    int64_t bytes;
   };
   static constexpr size_t kCapacity = 256;
+  static constexpr int64_t kCapacityBytes = int64_t{64} << 20;
   std::mutex mutex_;
   std::list<Entry> entries_;
+  int64_t bytes_ = 0;
 };
 
 // Workspaces that no thread is using; one is borrowed for the length of a call.
@@ -79,6 +96,15 @@ class WorkspacePool {
   void give_back(std::unique_ptr<Workspace> workspace) {
     const std::lock_guard<std::mutex> lock(mutex_);
     idle_.push_back(std::move(workspace));
+  }
+
+  // Frees the idle ones; the bytes they had.
+  int64_t release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    int64_t bytes = 0;
+    for (const std::unique_ptr<Workspace>& workspace : idle_) bytes += workspace->bytes();
+    idle_.clear();
+    return bytes;
   }
 
  private:
@@ -122,7 +148,19 @@ void filter_grads(std::vector<Tensor> grads, std::string spec) {
   workspaces().give_back(std::move(workspace));
 }
 
+std::tuple<int64_t, int64_t> release_memory() {
+  return {programs().release(), workspaces().release()};
+}
+
 }  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(specgrad, m) {
+  m.def("release_memory() -> (int programs, int workspaces)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(specgrad, CompositeExplicitAutograd, m) {
+  m.impl("release_memory", TORCH_BOX(&release_memory));
+}
 
 STABLE_TORCH_LIBRARY_IMPL(specgrad, CPU, m) {
   m.impl("filter_grads_", TORCH_BOX(&filter_grads));

@@ -152,11 +152,10 @@ DensePlan<T> make_dense(const FftDesign& design) {
 
 // A moving average of width 2 * radius + 1, or a Gaussian when sigma is given.
 template <class T>
-DetrendPlan<T> make_detrend(Boundary boundary, int64_t radius, double sigma, int64_t d) {
+DetrendPlan<T> make_detrend(Boundary boundary, int64_t radius, double sigma) {
   DetrendPlan<T> plan;
   plan.boundary = boundary;
-  // With `count`, what lies more than d - 1 away is never inside.
-  plan.radius = boundary == Boundary::count ? std::min(radius, d - 1) : radius;
+  plan.radius = radius;
   if (sigma <= 0) return plan;
   double total = 1;
   for (int64_t j = 1; j <= plan.radius; ++j) total += 2 * std::exp(-0.5 * (j / sigma) * (j / sigma));

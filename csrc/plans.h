@@ -8,6 +8,12 @@
 
 namespace specgrad {
 
+template <class... Vectors>
+int64_t bytes_in(const Vectors&... vectors) {
+  return (int64_t{0} + ... +
+          static_cast<int64_t>(vectors.size() * sizeof(typename Vectors::value_type)));
+}
+
 // A transform over vector elements: passes of mixed radix, in place, output digit-reversed.
 template <class T>
 struct TransformPlan {
@@ -19,6 +25,10 @@ struct TransformPlan {
   std::vector<T> roots;             // for odd radices above 5: e^(-2 pi i j / radix), pairs
   std::vector<int> roots_start;     // of each pass
   std::vector<int> position;        // where frequency k ends up
+
+  int64_t bytes() const {
+    return bytes_in(radices, lengths, twiddles, twiddles_start, roots, roots_start, position);
+  }
 };
 
 // A real circulant on a grid of rows x columns.
@@ -38,6 +48,11 @@ struct CirculantPlan {
   std::vector<T> gains;
   std::vector<int64_t> gain_offset;
   std::vector<int> gain_step;
+
+  int64_t bytes() const {
+    return down.bytes() + along.bytes() +
+           bytes_in(coarse_re, coarse_im, fine_re, fine_im, gains, gain_offset, gain_step);
+  }
 };
 
 template <class T>
@@ -52,12 +67,15 @@ struct BandPlan {
   CirculantPlan<T> circulant;
 
   int lead() const { return width / 2; }  // cells by which a window starts before its own cell
+  int64_t bytes() const { return bytes_in(taps, spline) + circulant.bytes(); }
 };
 
 template <class T>
 struct DensePlan {
   int64_t count = 0;     // orthonormal basis vectors
   std::vector<T> basis;  // [count][d]
+
+  int64_t bytes() const { return bytes_in(basis); }
 };
 
 enum class Boundary { count, circular, reflect, replicate };
@@ -68,6 +86,8 @@ struct DetrendPlan {
   int64_t radius = 0;
   std::vector<T> weights;         // 2 * radius + 1; empty for a moving average
   std::vector<double> one_sided;  // sum of the weights at distances 1 .. i, for i <= radius
+
+  int64_t bytes() const { return bytes_in(weights, one_sided); }
 };
 
 }  // namespace specgrad

@@ -11,7 +11,8 @@ inline int64_t element_size(DType dtype) {
   return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
 }
 
-constexpr int kMaxDims = 16;
+// Each has two entries or more, and no memory holds 2^64 samples.
+constexpr int kMaxDims = 64;
 
 // Shape and strides after merging neighbours; one dimension of stride 1 when contiguous.
 struct Layout {

@@ -102,19 +102,34 @@ static inline Vec<T> sum_rows(Vec<T>* rows) {
   return sum_rows_step<T, kLanes<T> / 2>(rows);
 }
 
+// Lane sums of the products of whole vectors. Long sums are halved until few products are added
+// one after the other: rounding then grows with the logarithm of their number.
+template <class T>
+static Vec<T> dot_vectors(const T* a, const T* b, int64_t vectors) {
+  constexpr int lanes = kLanes<T>;
+  if (vectors > 32) {
+    const int64_t half = vectors / 2;
+    return dot_vectors(a, b, half) +
+           dot_vectors(a + half * lanes, b + half * lanes, vectors - half);
+  }
+  Vec<T> sums[2] = {};
+  int64_t i = 0;
+  for (; i + 2 <= vectors; i += 2) {
+    sums[0] += load(a + i * lanes) * load(b + i * lanes);
+    sums[1] += load(a + (i + 1) * lanes) * load(b + (i + 1) * lanes);
+  }
+  if (i < vectors) sums[0] += load(a + i * lanes) * load(b + i * lanes);
+  return sums[0] + sums[1];
+}
+
 template <class T>
 static inline T dot(const T* a, const T* b, int64_t n) {
   constexpr int lanes = kLanes<T>;
-  Vec<T> sums[2] = {};
-  int64_t i = 0;
-  for (; i + 2 * lanes <= n; i += 2 * lanes) {
-    sums[0] += load(a + i) * load(b + i);
-    sums[1] += load(a + i + lanes) * load(b + i + lanes);
-  }
+  const int64_t vectors = n / lanes;
   alignas(64) T parts[lanes];
-  store(parts, sums[0] + sums[1]);
+  store(parts, dot_vectors(a, b, vectors));
   T total = 0;
   for (int lane = 0; lane < lanes; ++lane) total += parts[lane];
-  for (; i < n; ++i) total += a[i] * b[i];
+  for (int64_t i = vectors * lanes; i < n; ++i) total += a[i] * b[i];
   return total;
 }

@@ -1,5 +1,6 @@
 #include "spec_text.h"
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
@@ -101,13 +102,23 @@ double sigma_of(const Spec& spec, size_t tensor, int64_t d) {
   return 0.37478 / (static_cast<double>(ratio.numerator) / static_cast<double>(ratio.denominator));
 }
 
-int64_t detrend_radius(const Spec& spec, size_t tensor, int64_t d) {
+namespace {
+
+int64_t unbounded_radius(const Spec& spec, size_t tensor, int64_t d) {
   if (spec.method == "lap") {
     const int64_t window = window_of(spec, tensor, d);
     return window ? window / 2 : -1;
   }
   const double sigma = sigma_of(spec, tensor, d);
   return sigma > 0 ? static_cast<int64_t>(std::ceil(4 * sigma)) : -1;
+}
+
+}  // namespace
+
+int64_t detrend_radius(const Spec& spec, size_t tensor, int64_t d) {
+  const int64_t radius = unbounded_radius(spec, tensor, d);
+  // With `count`, what lies more than d - 1 away is never inside.
+  return spec.boundary == Boundary::count ? std::min(radius, d - 1) : radius;
 }
 
 }  // namespace specgrad

@@ -22,7 +22,11 @@ def machine_report() -> str:
     ]
     if cpp.design is not None:
         features = [name for name, runs in cpp.design.cpu_features().items() if runs]
-        lines.append(f"CPU runs {', '.join(features)}; used: {cpp.design.instruction_set()}")
+        try:
+            used = f"used: {cpp.design.instruction_set()}"
+        except ValueError as error:
+            used = f"none used: {error}"
+        lines.append(f"CPU runs {', '.join(features)}; {used}")
     lines.append("backends, the preferred one first:")
     for name, reason in backends.report().items():
         lines.append(f"  {name:8} {'available' if reason is None else 'not available: ' + reason}")

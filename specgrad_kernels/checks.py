@@ -5,12 +5,12 @@ All checks run before any gradient is written.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from specgrad_kernels import overlap
 from specgrad_kernels.spec import FilterSpec
 
 FLOAT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -64,61 +64,29 @@ def check_grads(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     check_overlap(grads)
 
 
-def _extent(grad: Tensor) -> tuple[int, int]:
-    """First and one-past-last byte that the tensor can touch."""
-    start = grad.data_ptr()
-    span = sum((size - 1) * stride for size, stride in zip(grad.shape, grad.stride(), strict=True))
-    return start, start + (span + 1) * grad.element_size()
-
-
-def _element_addresses(grad: Tensor) -> Tensor:
-    """The address of every element, on the CPU."""
-    addresses = torch.tensor([grad.data_ptr()], dtype=torch.int64)
-    for size, stride in zip(grad.shape, grad.stride(), strict=True):
-        steps = torch.arange(size, dtype=torch.int64) * (stride * grad.element_size())
-        addresses = (addresses[:, None] + steps[None, :]).flatten()
-    return addresses
-
-
-def _is_injective(grad: Tensor) -> bool:
-    """Whether no two elements share memory, decided from strides alone where that suffices."""
-    reach = 1
-    for stride, size in sorted(zip(grad.stride(), grad.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride < reach:
-            return len(torch.unique(_element_addresses(grad))) == grad.numel()
-        reach = stride * size
-    return True
-
-
 def check_overlap(grads: Sequence[Tensor]) -> None:
     """Refuse gradients that share memory with themselves or with each other."""
     extents = []
     for index, grad in enumerate(grads):
         if grad.numel() == 0:
             continue
-        if not _is_injective(grad):
+        if overlap.shares_memory_with_itself(grad):
             raise ValueError(
                 f"grads[{index}] shares memory with itself (shape {tuple(grad.shape)}, strides "
                 f"{grad.stride()}); pass a clone and copy it back"
             )
-        extents.append((*_extent(grad), index))
-    extents.sort()
-    reach, owner = -math.inf, -1
-    for start, end, index in extents:
-        if start < reach and _share_elements(grads[owner], grads[index]):
-            raise ValueError(
-                f"grads[{owner}] and grads[{index}] share memory, so their filtered values would "
-                "depend on the order; pass each tensor once"
-            )
-        if end > reach:
-            reach, owner = end, index
-
-
-def _share_elements(first: Tensor, second: Tensor) -> bool:
-    joined = torch.cat([_element_addresses(first), _element_addresses(second)])
-    return len(torch.unique(joined)) < first.numel() + second.numel()
+        extents.append((*overlap.extent(grad), index))
+    active: list[tuple[int, int]] = []  # those that reach beyond the start at hand
+    for start, end, index in sorted(extents):
+        active = [(other_end, other) for other_end, other in active if other_end > start]
+        for _, other in active:
+            if overlap.share_memory(grads[other], grads[index]):
+                first, second = sorted((other, index))
+                raise ValueError(
+                    f"grads[{first}] and grads[{second}] share memory, so their filtered values "
+                    "would depend on the order; pass each tensor once"
+                )
+        active.append((end, index))
 
 
 def check_finite(grads: Sequence[Tensor]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specgrad_kernels import reference
 from specgrad_kernels.spec import FilterSpec
 
 
@@ -43,8 +44,7 @@ def sample_order(d: int, spec: FilterSpec) -> Tensor:
     """The permutation of ``d`` samples that a ``random:SEED`` or explicit order stands for."""
     if isinstance(spec.order, str):
         seed = int(spec.order.partition(":")[2] or 0)
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + d)
-        return torch.randperm(d, generator=generator)
+        return torch.randperm(d, generator=reference.generator_of(seed, d))
     permutation = torch.tensor(spec.order)
     if len(permutation) != d:
         raise ValueError(f"order permutes {len(permutation)} samples; a gradient has {d}")

@@ -79,10 +79,17 @@ def suppress_high(g: Tensor, cutoff: int) -> Tensor:
     return _mask_bins(g, slice(bins - cutoff, bins)) if cutoff else g.clone()
 
 
+def generator_of(seed: int, d: int) -> torch.Generator:
+    """Made from ``seed``, an integer of any size, and the length alone, so all clients agree.
+
+    The generator itself looks at 32 bits: seeds that are equal modulo 2**32 draw the same.
+    """
+    return torch.Generator().manual_seed((seed * 1_000_003 + d) % 2**63)
+
+
 def random_bins(d: int, cutoff: int, seed: int) -> Tensor:
-    """``cutoff`` bins drawn from ``seed`` and the length alone, so all clients agree."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + d)
-    return torch.randperm(num_bins(d), generator=generator)[:cutoff]
+    """``cutoff`` bins drawn from ``seed`` and the length."""
+    return torch.randperm(num_bins(d), generator=generator_of(seed, d))[:cutoff]
 
 
 def suppress_random(g: Tensor, cutoff: int, seed: int) -> Tensor:

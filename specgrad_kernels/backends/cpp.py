@@ -67,12 +67,22 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     torch.autograd.graph.increment_version(grads)
 
 
+def release_memory() -> tuple[int, int]:
+    """Forget what is kept from call to call: the bytes of tables and those of workspaces.
+
+    Tables of the last 256 lists of layers and specs are kept, up to 64 MiB.
+    """
+    return (0, 0) if design is None else torch.ops.specgrad.release_memory()
+
+
 def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[str, float, int]:
     """Strategy, error bound and workspace in bytes of one contiguous layer."""
     assert design is not None
     precision = "double" if dtype == torch.float64 else "single"
     layer = design.explain(spec.text, index, d, precision, dtype.itemsize >= 4)
-    strategy = layer["strategy"]
+    strategy, error_bound = layer["strategy"], layer["error_bound"]
+    if strategy != "identity" and dtype.itemsize < 4:
+        error_bound += torch.finfo(dtype).eps / 2  # computed in float32, rounded once at the end
     if strategy == "band":
         strategy = f"band /{layer['hop']}, window {layer['width']}"
-    return strategy, layer["error_bound"], layer["workspace_bytes"]
+    return strategy, error_bound, layer["workspace_bytes"]

@@ -34,7 +34,13 @@ from benchmarks.contenders import CONTENDERS, METHODS, OURS, Contender, contende
 from benchmarks.targets import TARGETS, Target
 from benchmarks.timing import Effort, Summary, time_in_turn
 from benchmarks.workloads import WORKLOADS, Workload
-from specgrad_kernels import FilterSpec, available_backends, reference, select_layers
+from specgrad_kernels import (
+    FilterSpec,
+    available_backends,
+    filter_grads_,
+    reference,
+    select_layers,
+)
 
 native = pytest.mark.skipif("cpp" not in available_backends(), reason="no native library")
 
@@ -358,6 +364,19 @@ def test_memory_is_measured() -> None:
     if kept is None:
         pytest.skip("no mallinfo2 in this C library")
     assert 0 < memory.workspace_share(workload, spec) < kept < 2
+
+
+@native
+def test_memory_is_measured_whatever_was_filtered_before() -> None:
+    workload = WORKLOADS["vit"]
+    spec = FilterSpec(ratio=0.05)
+    first = memory.kept_share(workload, spec)
+    if first is None:
+        pytest.skip("no mallinfo2 in this C library")
+    for seed in range(300):
+        filter_grads_([torch.zeros(10_007)], seed=seed)
+    filter_grads_(workload.gradients())
+    assert memory.kept_share(workload, spec) == pytest.approx(first, rel=0.05)
 
 
 @pytest.mark.parametrize("contender", [OURS, step.LOOP])

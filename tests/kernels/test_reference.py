@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgrad_kernels import reference
+from specgrad_kernels import filter_grads_, reference
 
 
 @pytest.mark.parametrize(
@@ -132,3 +132,14 @@ def test_constants_vanish_up_to_the_ends(boundary):
     constant = torch.full((90,), 3.7, dtype=torch.float64)
     assert reference.lap_detrend(constant, 25, boundary).abs().max() < 1e-14
     assert reference.gaussian_detrend(constant, 7.5, boundary).abs().max() < 1e-14
+
+
+@pytest.mark.parametrize("seed", [2**62, -(2**70), 10**40, -1])
+def test_seeds_of_any_size(seed, backend):
+    options = ({"order": f"random:{abs(seed)}", "backend": backend}, {"method": "random"})
+    for option in options:
+        grads = [torch.ones(300).cumsum(0) for _ in range(2)]
+        for grad in grads:
+            filter_grads_([grad], seed=seed, **option)
+        assert torch.equal(*grads)
+        assert not torch.equal(grads[0], torch.ones(300).cumsum(0))

@@ -1,0 +1,199 @@
+"""What the native backend says of itself, keeps in memory, and takes from the environment."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
+from specgrad_kernels.backends import cpp
+
+MIB = 2**20
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+pytestmark = pytest.mark.usefixtures("native")
+
+
+def inputs(d, cutoff):
+    """White noise, a constant that no binary float holds, and waves inside the removed band."""
+    sample = torch.arange(d, dtype=torch.float64)
+    yield torch.randn(d, dtype=torch.float64, generator=torch.Generator().manual_seed(d))
+    yield torch.full((d,), 0.1, dtype=torch.float64)
+    for wave in {min(3, cutoff - 1), cutoff - 1}:
+        yield torch.cos(2 * torch.pi * wave * sample / d + 0.3)
+
+
+def without_low_bins(signal, cutoff):
+    spectrum = np.fft.rfft(signal)
+    spectrum[:cutoff] = 0
+    return np.fft.irfft(spectrum, n=len(signal))
+
+
+def without_average(signal, weights):
+    inside = np.convolve(np.ones_like(signal), weights, "same")
+    return signal - np.convolve(signal, weights, "same") / inside
+
+
+def measured_error(grad, exact_filter, **options):
+    """Distance to the filter in long double, over the norm of the input."""
+    exact = grad.double().numpy().astype(np.longdouble)
+    filter_grads_([grad], backend="cpp", **options)
+    error = grad.double().numpy().astype(np.longdouble) - exact_filter(exact)
+    return float(np.linalg.norm(error) / np.linalg.norm(exact))
+
+
+needs_long_double = pytest.mark.skipif(
+    np.finfo(np.longdouble).eps > 1e-18, reason="long double is no wider than double here"
+)
+
+
+@needs_long_double
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("strategy", "named", "d", "ratio"),
+    [
+        ("dense", "dense", 97, 0.3),
+        ("dense", "dense", 2304, 0.3),
+        ("auto", "dense", 100_003, 1e-4),
+        ("band", "band", 2304, 0.05),
+        ("band", "band", 36_864, 0.05),
+        ("full", "full", 2304, 0.3),
+        ("full", "full", 31**3, 0.05),
+        ("auto", "padded", 10_007, 0.3),
+        ("auto", "padded", 100_003, 0.05),
+    ],
+)
+def test_error_bound_of_fft_holds(strategy, named, d, ratio, dtype):
+    spec = FilterSpec(ratio=ratio, strategy=strategy)
+    described, bound, _ = cpp.explain(spec, d, 0, dtype)
+    assert described.startswith(named)
+    for signal in inputs(d, spec.cutoff(d)):
+        error = measured_error(
+            signal.to(dtype),
+            lambda exact: without_low_bins(exact, spec.cutoff(d)),
+            ratio=ratio,
+            strategy=strategy,
+        )
+        assert error <= bound
+
+
+@needs_long_double
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"window": 3}, {"window": 25}, {"window": 2001}, {"sigma": 1.0}, {"sigma": 375.0}],
+    ids=str,
+)
+def test_error_bound_of_detrending_holds(options, dtype):
+    d = 5003
+    method = "lap" if "window" in options else "gaussian"
+    spec = FilterSpec(method=method, **options)
+    _, bound, _ = cpp.explain(spec, d, 0, dtype)
+    if method == "lap":
+        weights = np.ones(options["window"], np.longdouble)
+    else:
+        radius = int(np.ceil(4 * options["sigma"]))
+        steps = np.arange(-radius, radius + 1, dtype=np.longdouble)
+        weights = np.exp(-((steps / np.longdouble(options["sigma"])) ** 2) / 2)
+    for signal in inputs(d, 10):
+        error = measured_error(
+            signal.to(dtype),
+            lambda exact: without_average(exact, weights),
+            method=method,
+            **options,
+        )
+        assert error <= bound
+
+
+def test_long_layers_lose_a_few_bins_as_accurately_as_short_ones():
+    """A few bins are taken out by plain scalar products, here of a million terms."""
+    grad = torch.full((2**20,), 0.1)
+    norm = grad.norm()
+    filter_grads_([grad], ratio=2.5e-6, backend="cpp")
+    assert grad.norm() < 4e-7 * norm
+
+
+def test_workspace_of_a_window_wider_than_the_layer():
+    wide, widest = FilterSpec("lap", window=1_000_001), FilterSpec("lap", window=199)
+    assert cpp.explain(wide, 100, 0, torch.float32) == cpp.explain(widest, 100, 0, torch.float32)
+    gaussian = FilterSpec("gaussian", sigma=1e6)
+    assert cpp.explain(gaussian, 100, 0, torch.float32)[2] < 100_000
+    plan = FilterPlan([("layer", torch.nn.Parameter(torch.zeros(100)))], wide)
+    assert plan.layers[0].workspace_bytes < 100_000
+
+
+def test_tables_are_forgotten_beyond_64_mib():
+    cpp.release_memory()
+    grad = torch.randn(2**18)
+    for step in range(12):  # 7 MiB of tables each, for the same 4 bins
+        ratio = (4 + step / 20) / (2**17 + 1)
+        filter_grads_([grad], ratio=ratio, strategy="dense", backend="cpp")
+    tables, workspaces = cpp.release_memory()
+    assert 56 * MIB < tables <= 64 * MIB
+    assert workspaces >= MIB
+    assert cpp.release_memory() == (0, 0)
+
+
+def test_the_tables_at_hand_are_kept_however_large():
+    cpp.release_memory()
+    large = torch.zeros(2**18, dtype=torch.float64)
+    for small in (torch.zeros(4099), torch.zeros(4098)):
+        filter_grads_([small], backend="cpp")
+    filter_grads_([large], ratio=20 / 2**17, strategy="dense", backend="cpp")
+    filter_grads_([large], ratio=20 / 2**17, strategy="dense", backend="cpp")
+    assert cpp.release_memory()[0] // MIB == 78  # of 39 vectors, and of nothing else
+
+
+def test_many_separate_dimensions(backend):
+    """Eighteen dimensions, no two of them one run in memory."""
+    shape = (2,) * 18
+    grad = torch.randn(2**18).view(shape).permute(*range(17, -1, -1))
+    expected = grad.contiguous()
+    filter_grads_([expected, torch.ones(100)], backend=backend)
+    for chosen in ("auto", backend):
+        copy = torch.empty_strided(grad.shape, grad.stride()).copy_(grad)
+        filter_grads_([copy, torch.ones(100)], nonfinite="raise", backend=chosen)
+        torch.testing.assert_close(copy, expected, rtol=0, atol=1e-5)
+
+
+def run_with_isa(name, *arguments):
+    environment = {**os.environ, "SPECGRAD_ISA": name}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["AVX2", "sse9"])
+def test_unknown_instruction_sets_are_refused(name):
+    script = """
+import torch
+from specgrad_kernels import FilterPlan, filter_grads_
+layer = torch.nn.Parameter(torch.randn(500))
+grad = torch.randn(500)
+before = grad.clone()
+for call in (lambda: filter_grads_([grad]), lambda: FilterPlan([("layer", layer)]).describe()):
+    try:
+        call()
+    except ValueError as error:
+        print(error)
+assert torch.equal(grad, before)
+"""
+    refused = run_with_isa(name, "-c", script)
+    assert refused.returncode == 0, refused.stderr
+    sentence = f"on this CPU, or unset; got '{name}'"
+    assert refused.stdout.count(sentence) == 2
+    assert "SPECGRAD_ISA must be one of" in refused.stdout
+    report = run_with_isa(name, "-m", "specgrad_kernels")
+    assert report.returncode == 0
+    assert sentence in report.stdout
+
+
+@pytest.mark.skipif(
+    "libasan" not in os.environ.get("LD_PRELOAD", ""), reason="only make sanitize preloads it"
+)
+def test_the_library_under_a_sanitizer_was_built_with_it():
+    (library,) = Path(cpp.__file__).parent.parent.glob("_kernels*.so")
+    assert b"__asan_init" in library.read_bytes()
