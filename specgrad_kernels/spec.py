@@ -20,6 +20,8 @@ STRATEGIES = ("auto", "dense", "band", "full")
 NONFINITE = ("propagate", "raise")
 
 Ratio = reference.Ratio
+# samples: a trend that is flat over millions is a mean, and its weights would fill the memory
+WIDEST = 1_000_000
 
 
 def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
@@ -49,8 +51,8 @@ def _checked_integer(name: str, value: object, kind: str, valid: Callable[[int],
 
 def _checked_sigma(value: object) -> float:
     number = float(value) if isinstance(value, (Real, Decimal)) else math.nan
-    if not (number > 0 and math.isfinite(number)):
-        raise ValueError(f"sigma must be a positive finite number; got {value!r}")
+    if not 0 < number <= WIDEST:
+        raise ValueError(f"sigma must be positive and at most {WIDEST:,}; got {value!r}")
     return number
 
 
@@ -106,7 +108,10 @@ class FilterSpec:
         }
         if self.window is not None:
             checked["window"] = _checked_integer(
-                "window", self.window, "a positive odd integer", lambda n: n > 0 and n % 2 == 1
+                "window",
+                self.window,
+                f"a positive odd integer below {WIDEST:,}",
+                lambda n: 0 < n < WIDEST and n % 2 == 1,
             )
         if self.sigma is not None:
             checked["sigma"] = _checked_sigma(self.sigma)

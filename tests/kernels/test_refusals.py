@@ -29,11 +29,23 @@ def refused(grads, error, match, **options):
         ({"ratio": [0.1, 0.2, 0.3]}, "ratio has 3 entries for 2 tensors"),
         ({"ratio": []}, "ratio has 0 entries for 2 tensors"),
         ({"method": "fir"}, "method must be one of fft, lap"),
-        ({"method": "lap", "window": 24}, "window must be a positive odd integer; got 24"),
-        ({"method": "lap", "window": -3}, "window must be a positive odd integer; got -3"),
-        ({"method": "lap", "window": 2.5}, "window must be a positive odd integer; got 2.5"),
-        ({"method": "gaussian", "sigma": 0.0}, "sigma must be a positive finite number; got 0.0"),
-        ({"method": "gaussian", "sigma": float("inf")}, "sigma must be a positive finite"),
+        (
+            {"method": "lap", "window": 24},
+            "window must be a positive odd integer below 1,000,000; got 24",
+        ),
+        (
+            {"method": "lap", "window": -3},
+            "window must be a positive odd integer below 1,000,000; got -3",
+        ),
+        (
+            {"method": "lap", "window": 2.5},
+            "window must be a positive odd integer below 1,000,000; got 2.5",
+        ),
+        (
+            {"method": "gaussian", "sigma": 0.0},
+            "sigma must be positive and at most 1,000,000; got 0.0",
+        ),
+        ({"method": "gaussian", "sigma": float("inf")}, "sigma must be positive and at most"),
         ({"boundary": "zero"}, "boundary must be one of count, circular"),
         ({"order": "0223"}, "order must permute the axes"),
         ({"order": "023"}, "order '023' names 3 axes|order must permute"),

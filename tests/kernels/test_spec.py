@@ -42,9 +42,17 @@ def test_every_way_to_write_a_width():
         ({"ratio": torch.tensor(0.25)}, "ratio must be a number"),
         ({"ratio": Decimal("1")}, r"ratio must lie in \[0, 1\)"),
         ({"method": "lap", "window": np.int64(24)}, "window must be a positive odd integer"),
-        ({"method": "lap", "window": "25"}, "window must be a positive odd integer; got '25'"),
+        (
+            {"method": "lap", "window": "25"},
+            "window must be a positive odd integer below 1,000,000; got '25'",
+        ),
         ({"method": "lap", "window": float("inf")}, "window must be a positive odd integer"),
-        ({"method": "gaussian", "sigma": "2"}, "sigma must be a positive finite number; got '2'"),
+        ({"method": "lap", "window": 1_000_001}, "below 1,000,000; got 1000001"),
+        ({"method": "gaussian", "sigma": 1e19}, r"at most 1,000,000; got 1e\+19"),
+        (
+            {"method": "gaussian", "sigma": "2"},
+            "sigma must be positive and at most 1,000,000; got '2'",
+        ),
     ],
 )
 def test_what_is_no_number_is_refused(options, match):

@@ -222,7 +222,7 @@ def _quantities(
         elif target is not None:
             failed.append(f"seed {seed} does not reach {target:.0%}")
     counted = Measured(rounds, (*failed, *cell.why_missing(folder)))
-    pace = statistics.fmean(seconds.values()) if seconds else 0.0
+    pace = statistics.median(seconds.values()) if seconds else 0.0
     total = {seed: each * pace for seed, each in rounds.items()} if seconds else {}
     return {
         "s/round": Measured(seconds) if timing else untimed,
@@ -259,10 +259,10 @@ TIME = Experiment(
     note=(
         "Seconds of a round: over rounds that all contenders play in turn, without evaluation. "
         "Rounds to target: until the accuracy of FedAvg's last ten rounds, rounded down to a "
-        "percent; total: their product. Memory: the peak during one round in a process of its "
-        "own, with the data set. The torch.fft loop computes the same filter as the op, so it "
-        "takes the op's rounds. Columns of seconds have one value for each timed round; CPU "
-        "seconds leave out what other processes take, and mean nothing on a GPU."
+        "percent; total: those times the median round. Memory: the peak during one round in a "
+        "process of its own, with the data set. The torch.fft loop computes the same filter as the "
+        "op, so it takes the op's rounds. Columns of seconds have one value for each timed round; "
+        "CPU seconds leave out what other processes take, and mean nothing on a GPU."
     ),
 )
 
