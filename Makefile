@@ -30,12 +30,8 @@ lint: $(VENV)/installed
 # Two processes of one thread each; tests of threads ask for more themselves.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses 2 --dist worksteal
 
-# Measuring coverage takes half as long again, so it is done where it decides something.
-KERNELS := specgrad_kernels tests/kernels tests/triton tests/gpu
-
 test: lint
-	$(PYTEST) --cov=specgrad_kernels --cov-report=term:skip-covered --cov-fail-under=90 $(KERNELS)
-	$(PYTEST) python tests $(KERNELS:%=--ignore=%)
+	$(PYTEST) --cov=specgrad_kernels --cov-report=term:skip-covered --cov-fail-under=90
 
 test-fast: $(VENV)/installed
 	$(PYTEST) -m "not slow" -x
