@@ -33,8 +33,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses 2 --dist worksteal
 test: lint
 	$(PYTEST) --cov=specgrad_kernels --cov-report=term:skip-covered --cov-fail-under=90
 
+# The op and the heart of the trainer, in less than two minutes.
+FAST := specgrad_kernels python tests/kernels \
+	$(addprefix tests/fl/test_,config.py models.py partition.py reductions.py)
+
 test-fast: $(VENV)/installed
-	$(PYTEST) -m "not slow" -x
+	$(PYTEST) -m "not slow" -x $(FAST)
 
 # The native code under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: $(VENV)/installed
