@@ -392,8 +392,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RunError as error:
         return _refuse(error)
     except KeyboardInterrupt:
-        words = "interrupted", GOES_ON.get(arguments.command, "")
-        print("\nspecgrad-fl: " + "; ".join(filter(None, words)), file=sys.stderr)
+        message = "interrupted", GOES_ON.get(arguments.command, "")
+        print("\nspecgrad-fl: " + "; ".join(filter(None, message)), file=sys.stderr)
         return 130
     except BrokenPipeError:
         with contextlib.suppress(OSError):

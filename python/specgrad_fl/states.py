@@ -106,10 +106,7 @@ class ClientStates(ClientRounds):
                 self._write(oldest, vectors)
 
     def _write(self, client: int, state: Vectors) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise atomic.cannot_write(self.folder, error) from error
+        atomic.make_folder(self.folder)
         checkpoint.save(self._path(client, self._round[client]), state, {})
         self._unwritten.discard(client)
 

@@ -356,27 +356,26 @@ def test_strategies_reports_only_bad_choices() -> None:
     assert "432" in strategies.render([bad], 0.25, "median")
 
 
-@native
-def test_memory_is_measured() -> None:
-    workload = WORKLOADS["vit"]
-    spec = FilterSpec(ratio=0.05)
-    kept = memory.kept_share(workload, spec)
+def kept_share() -> float:
+    kept = memory.kept_share(WORKLOADS["vit"], FilterSpec(ratio=0.05))
     if kept is None:
         pytest.skip("no mallinfo2 in this C library")
-    assert 0 < memory.workspace_share(workload, spec) < kept < 2
+    return kept
+
+
+@native
+def test_memory_is_measured() -> None:
+    kept = kept_share()
+    assert 0 < memory.workspace_share(WORKLOADS["vit"], FilterSpec(ratio=0.05)) < kept < 2
 
 
 @native
 def test_memory_is_measured_whatever_was_filtered_before() -> None:
-    workload = WORKLOADS["vit"]
-    spec = FilterSpec(ratio=0.05)
-    first = memory.kept_share(workload, spec)
-    if first is None:
-        pytest.skip("no mallinfo2 in this C library")
+    first = kept_share()
     for seed in range(300):
         filter_grads_([torch.zeros(10_007)], seed=seed)
-    filter_grads_(workload.gradients())
-    assert memory.kept_share(workload, spec) == pytest.approx(first, rel=0.05)
+    filter_grads_(WORKLOADS["vit"].gradients())
+    assert kept_share() == pytest.approx(first, rel=0.05)
 
 
 @pytest.mark.parametrize("contender", [OURS, step.LOOP])

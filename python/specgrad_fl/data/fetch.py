@@ -66,7 +66,7 @@ def _nothing_to_fetch(entry: Entry, folder: Path) -> str:
 
 def is_here(entry: Entry, root: Path) -> bool:
     """Whether a data set can be read under ``root``, as far as its files tell."""
-    folder = Path(root) / entry.name
+    folder = root / entry.name
     if not (entry.files or entry.by_hand):
         return True
     return folder.is_dir() and any(

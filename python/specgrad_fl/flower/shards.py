@@ -39,10 +39,7 @@ def write(folder: Path, client: int, x: NDArray[Any], y: NDArray[Any]) -> None:
             "of at least one sample"
         )
     contents = {"train_x": np.ascontiguousarray(x), "train_y": np.ascontiguousarray(y, np.int64)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise atomic.cannot_write(folder, error) from error
+    atomic.make_folder(folder)
     with atomic.replacing(path_of(folder, client)) as temporary:
         temporary.write_bytes(serialised(contents))
 

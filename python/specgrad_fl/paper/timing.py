@@ -72,15 +72,21 @@ def _stored(folder: Path) -> Path:
     return folder / "timing.json"
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Timings by the digest of the configuration."""
+def _facts(folder: Path) -> dict[str, Any]:
+    """All that was stored: the machine, its load, the contenders; empty before."""
     path = _stored(folder)
     if not path.is_file():
         return {}
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["contenders"]
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return {name: facts[name] for name in ("environment", "load", "contenders")}
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged; restore it, or delete it to measure anew") from error
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Timings by the digest of the configuration."""
+    return _facts(folder).get("contenders", {})
 
 
 def measure(cells: Sequence[Cell], context: Context) -> None:
@@ -173,10 +179,9 @@ def one_round(config: Config) -> float:
 
 def remark(folder: Path) -> str:
     """The machine that was timed, and what else it did."""
-    path = _stored(folder)
-    if not path.is_file():
+    facts = _facts(folder)
+    if not facts:
         return ""
-    facts = json.loads(path.read_text(encoding="utf-8"))
     machine = facts["environment"]
     return (
         f"Timed on {machine['cpu']} with {machine['cores']} cores, at a load of "
