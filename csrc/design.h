@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "radices.h"
+
 namespace specgrad {
 
 constexpr double kPi = 3.14159265358979323846;
@@ -96,41 +98,10 @@ inline double alias_error(const std::vector<double>& taps, int hop, double band_
 
 // ---- Transform sizes -------------------------------------------------------------------------
 
-constexpr int kLargestPrime = 31;
-
-// Radices of the passes of a transform of length n, or empty if it has a larger prime.
-inline std::vector<int> radices(int64_t n) {
-  std::vector<int> result;
-  for (int radix : {4, 2, 3, 5}) {
-    while (n % radix == 0) {
-      result.push_back(radix);
-      n /= radix;
-    }
-  }
-  for (int radix = 7; radix <= kLargestPrime; radix += 2) {
-    while (n % radix == 0) {
-      result.push_back(radix);
-      n /= radix;
-    }
-  }
-  if (n != 1) result.clear();
-  return result;
-}
-
-inline bool transformable(int64_t n) { return n == 1 || !radices(n).empty(); }
-
 // Vector operations of a transform of length n, for each of its n vector elements.
 inline double transform_cost(int64_t n) {
   double cost = 0;
-  for (int radix : radices(n)) {
-    switch (radix) {
-      case 2: cost += 8; break;
-      case 3: cost += 11; break;
-      case 4: cost += 10; break;
-      case 5: cost += 15; break;
-      default: cost += 6 + 2.5 * radix;
-    }
-  }
+  for (int radix : radices(n)) cost += pass_cost(radix);
   return cost;
 }
 
@@ -145,15 +116,19 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline GridShape choose_grid(int64_t size, int lanes) {
   GridShape best;
-  constexpr int64_t kLongest = 4096;  // keeps a tile of vectors in the second-level cache
+  constexpr int64_t kInCache = 1152;  // elements of a tile that the first-level cache nearly holds
+  constexpr int64_t kLongest = 4096;  // and the second-level cache
   for (int64_t rows = 1; rows <= std::min(size, kLongest); ++rows) {
     if (size % rows) continue;
     const int64_t columns = size / rows;
     if (!transformable(rows) || !transformable(columns)) continue;
     const double tiles = static_cast<double>(ceil_div(columns, 2 * lanes));
     const double groups = static_cast<double>(ceil_div(rows / 2 + 1, lanes));
-    double cost = tiles * rows * (2 * transform_cost(rows) + 16) +
-                  groups * columns * (2 * transform_cost(columns) + 36);
+    // Parts of a tile are copied, and their spectra taken apart, in steps of their own.
+    const bool packed = columns % (2 * lanes) == 0;
+    double cost = tiles * rows * (2 * transform_cost(rows) + (packed ? 0 : 40)) +
+                  groups * (columns * (2 * transform_cost(columns) + (packed ? 38 : 90)) + 100);
+    if (std::max(rows, columns) > kInCache) cost *= 1.4;
     if (columns > kLongest) cost *= 2;
     if (cost < best.cost) best = {rows, columns, cost};
   }
