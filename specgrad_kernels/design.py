@@ -64,7 +64,7 @@ def window_taps(hop: int, width: int, oversampling: float) -> Array:
 
 def _offsets(taps: Array) -> Array:
     """Distance of each tap from the window's centre, in samples."""
-    return np.arange(len(taps)) - (len(taps) - 1) / 2
+    return np.arange(len(taps), dtype=np.float64) - (len(taps) - 1) / 2
 
 
 def window_response(taps: Array, frequencies: Array) -> Array:
