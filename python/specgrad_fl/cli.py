@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from specgrad_study.diagnosis import arguments as diagnosis
+from specgrad_study.paper import arguments as reproduction
+from specgrad_study.tuning import arguments as tuning
+
 from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_ratios, read_toml
-from specgrad_fl.diagnosis import arguments as diagnosis
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.flags import whole_numbers, words
 from specgrad_fl.flower.commands import add_actions
-from specgrad_fl.paper import arguments as reproduction
-from specgrad_fl.tuning import arguments as tuning
 
 if TYPE_CHECKING:
     from specgrad_fl.runs import RunDirectory
@@ -243,19 +244,19 @@ def _compare(arguments: argparse.Namespace) -> None:
 
 
 def _tune(arguments: argparse.Namespace) -> None:
-    from specgrad_fl.tuning import command
+    from specgrad_study.tuning import command
 
     command.run(arguments, _settings(arguments))
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:
-    from specgrad_fl.paper import command
+    from specgrad_study.paper import command
 
     command.run(arguments)
 
 
 def _diagnose(arguments: argparse.Namespace) -> None:
-    from specgrad_fl.diagnosis import command
+    from specgrad_study.diagnosis import command
 
     command.run(arguments)
 
