@@ -37,19 +37,41 @@ def test_streams_share_tables_and_nothing_else(on_stream):
     assert mine.data_ptr() != theirs.data_ptr()
 
 
+class Watched:
+    """A lock that knows whether somebody waits for it."""
+
+    def __init__(self):
+        self._lock, self._wanted = threading.Lock(), threading.Event()
+
+    def __enter__(self):
+        if not self._lock.acquire(blocking=False):
+            self._wanted.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+    def let_run(self, thread):
+        """Start a thread and let it run until it ends or waits for this lock."""
+        thread.start()
+        while thread.is_alive() and not self._wanted.wait(0.01):
+            pass
+
+
 def test_threads_on_one_stream_do_not_use_each_others_addresses(on_stream, monkeypatch):
     """The second thread has every chance to run between the first one's writing and its launch."""
     both = [random_grads(LENGTHS, seed=seed) for seed in (1, 2)]
     launch.run(random_grads(LENGTHS), FilterSpec())
     exact = [reference(grads, FilterSpec()) for grads in both]
     second = threading.Thread(target=launch.run, args=(both[1], FilterSpec()))
+    state = launch.find(both[0], FilterSpec()).state(both[0])
+    lock = state._lock = Watched()
     write = AddressTable.write
 
     def write_and_let_the_other_run(table, new):
         write(table, new)
         if threading.current_thread() is not second:
-            second.start()
-            second.join(timeout=1)
+            lock.let_run(second)
 
     monkeypatch.setattr(AddressTable, "write", write_and_let_the_other_run)
     launch.run(both[0], FilterSpec())
@@ -63,12 +85,12 @@ def test_threads_build_a_state_once(on_stream):
     grads = random_grads(LENGTHS)
     key, built, states = "key", [], []
     kept = launch._Kept()
+    lock = kept._lock = Watched()
 
     def build():
         built.append(threading.current_thread())
         if len(built) == 1:
-            second.start()
-            second.join(timeout=0.2)
+            lock.let_run(second)
         return launch.Program(grads, FilterSpec())
 
     second = threading.Thread(target=lambda: states.append(kept.take(key, build)))
