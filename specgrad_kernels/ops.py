@@ -27,12 +27,12 @@ def name_for_graphs(spec: FilterSpec) -> str:
 
 
 def _program_number(
-    spec: str | tuple, backend: str, device_type: str, tensors: int, *present: int
+    spec: str | tuple, backend: str, device: torch.device, tensors: int, *present: int
 ) -> int:
     """The operator's argument for a spec, by its name or its fields."""
     found = _SPECS[spec] if isinstance(spec, str) else _make_spec(*spec)
     found.check_count(tensors)
-    return program.find_for_graph(found.select(present), backend, device_type).handle
+    return program.find_for_graph(found.select(present), backend, device).handle
 
 
 # What torch.compiler.assume_constant_result does, without importing the whole compiler with
@@ -61,8 +61,8 @@ def trace(grads: Iterable[Tensor | None], spec: str | tuple, backend: str) -> No
         return
     if any(grad.requires_grad for grad in present):
         checks.check_grads(present, _PLAIN)
-    device_type = present[0].device.type
-    number = _program_number(spec, backend, device_type, len(listed), *indices)
+    device = present[0].device
+    number = _program_number(spec, backend, device, len(listed), *indices)
     torch.ops.specgrad.filter_grads_(present, number)
 
 
@@ -121,4 +121,4 @@ def apply(grads: Iterable[Tensor | None], spec: FilterSpec, backend: str = "auto
         return
     if not isinstance(present[0], Tensor) or present[0].is_meta:
         checks.check_grads(present, spec)
-    program.find(spec, backend, present[0].device.type).run(present)
+    program.find(spec, backend, present[0].device).run(present)

@@ -62,8 +62,8 @@ class FilterPlan:
         self._shapes = [tuple(parameter.shape) for _, parameter in named]
         self._hold([parameter for _, parameter in named])
         self._graph_name = ops.name_for_graphs(self.spec)
-        self._programs: dict[str, program.Program] = {}
-        self._program_on(named[0][1].device.type if named else "cpu")
+        self._programs: dict[torch.device, program.Program] = {}
+        self._program_on(named[0][1].device if named else torch.device("cpu"))
 
     @classmethod
     def for_model(
@@ -111,11 +111,11 @@ class FilterPlan:
         self._hold([own[name] for name in self.names])
         return self
 
-    def _program_on(self, device_type: str) -> program.Program:
-        """Found once for each type of device; a backend that cannot serve is refused."""
-        if device_type not in self._programs:
-            self._programs[device_type] = program.find(self.spec, self.backend, device_type)
-        return self._programs[device_type]
+    def _program_on(self, device: torch.device) -> program.Program:
+        """Found once for each device; a backend that cannot serve is refused."""
+        if device not in self._programs:
+            self._programs[device] = program.find(self.spec, self.backend, device)
+        return self._programs[device]
 
     def filter_grads_(self, grads: Sequence[Tensor | None] | None = None) -> None:
         """Filter the layers' ``.grad``, or ``grads`` given in the plan's order, in place."""
@@ -126,7 +126,7 @@ class FilterPlan:
             # the way of every step: nothing is looked up that the plan knows
             present = [grad for each in self._parameters if (grad := each.grad) is not None]
             if len(present) == len(self._parameters):
-                self._program_on(present[0].device.type).run(present)
+                self._program_on(present[0].device).run(present)
                 return
         ops.apply(self._listed(grads), self.spec, self.backend)
 
@@ -150,7 +150,8 @@ class FilterPlan:
     @property
     def _backend(self) -> Backend:
         parameters = self.parameters
-        return self._program_on(parameters[0].device.type if parameters else "cpu").backend
+        device = parameters[0].device if parameters else torch.device("cpu")
+        return self._program_on(device).backend
 
     @property
     def layers(self) -> list[LayerPlan]:

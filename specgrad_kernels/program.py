@@ -71,15 +71,15 @@ _IN_GRAPHS: dict[int, Program] = {}
 
 
 @lru_cache(maxsize=256)
-def find(spec: FilterSpec, backend: str, device_type: str) -> Program:
+def find(spec: FilterSpec, backend: str, device: torch.device) -> Program:
     """The program for a job; a backend asked for by name must serve it."""
-    program = Program(spec, choose(backend, spec, device_type))
+    program = Program(spec, choose(backend, spec, device))
     return _PROGRAMS.setdefault(program.handle, program)
 
 
-def find_for_graph(spec: FilterSpec, backend: str, device_type: str) -> Program:
+def find_for_graph(spec: FilterSpec, backend: str, device: torch.device) -> Program:
     """Likewise, kept for good."""
-    program = find(spec, backend, device_type)
+    program = find(spec, backend, device)
     _IN_GRAPHS[program.handle] = program
     return program
 
@@ -116,15 +116,19 @@ def _filter_grads_in_vmap(
     if mapped:
         stacked = replace(spec.select(list(mapped)), batch_dims=spec.batch_dims + 1)
         views = [grads[index].movedim(dim, 0) for index, dim in mapped.items()]
-        find(stacked, backend, views[0].device.type).run(views)
+        find(stacked, backend, views[0].device).run(views)
     if single:
         rest = [grads[index] for index in single]
-        find(spec.select(single), backend, rest[0].device.type).run(rest)
+        find(spec.select(single), backend, rest[0].device).run(rest)
     return None, None
 
 
 _LIBRARY = torch.library.Library("specgrad", "DEF")
-_LIBRARY.define("filter_grads_(Tensor(a!)[] grads, int program) -> ()")
+# The first call compiles and later ones depend on where gradients are: nothing for the graphs that
+# mode="reduce-overhead" records by itself. torch.cuda.graph() can record a call after the first.
+_LIBRARY.define(
+    "filter_grads_(Tensor(a!)[] grads, int program) -> ()", tags=(torch.Tag.cudagraph_unsafe,)
+)
 _LIBRARY.impl("filter_grads_", _filter_grads, "CompositeExplicitAutograd")
 torch.library.register_fake("specgrad::filter_grads_", _filter_grads_fake, lib=_LIBRARY)
 torch.library.register_vmap("specgrad::filter_grads_", _filter_grads_in_vmap, lib=_LIBRARY)

@@ -145,3 +145,21 @@ def test_distributed_shards():
         shard = distribute_tensor(torch.randn(64, 9), mesh, [Shard(0)])
         with pytest.raises(TypeError, match="flattening of a shard is not that of its layer"):
             filter_grads_([torch.randn(100), shard])
+
+
+def test_nan_is_looked_for_with_one_answer_for_all_gradients():
+    """Every number that is read back from a GPU waits for it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from specgrad_kernels import checks
+
+    class Answers(TorchDispatchMode):
+        read = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.read += function is torch.ops.aten._local_scalar_dense.default
+            return function(*args, **(kwargs or {}))
+
+    with Answers() as answers:
+        checks.check_finite([torch.randn(5) for _ in range(9)])
+    assert answers.read <= 1

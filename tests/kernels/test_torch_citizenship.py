@@ -15,6 +15,8 @@ from torch._dynamo.testing import CompileCounter
 from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_, program
 from specgrad_kernels.kinds import METHODS
 
+CPU = torch.device("cpu")
+
 
 @pytest.mark.parametrize("method", METHODS)
 def test_opcheck(method, backend):
@@ -24,7 +26,7 @@ def test_opcheck(method, backend):
         pytest.skip("only the torch backend computes it")
     for order in (None, "random:3"):
         spec = FilterSpec(method=method, order=None if method == "fft2d" else order)
-        made = program.find(spec, backend, "cpu")
+        made = program.find(spec, backend, CPU)
         torch.library.opcheck(torch.ops.specgrad.filter_grads_.default, (grads, made.handle))
 
 
@@ -40,11 +42,11 @@ def test_numbers_of_programs_are_the_same_in_every_process():
     """Compiled graphs that are kept on disk hold them."""
     spec = FilterSpec("lap", ratio=[0.1, "1/3"], order="10")
     code = (
-        "from specgrad_kernels import FilterSpec, program; "
+        "import torch; from specgrad_kernels import FilterSpec, program; "
         "spec = FilterSpec('lap', ratio=['1/10', '1/3'], order='10'); "
-        "print(program.find(spec, 'torch', 'cpu').handle)"
+        "print(program.find(spec, 'torch', torch.device('cpu')).handle)"
     )
-    assert run_python(code).stdout.strip() == str(program.find(spec, "torch", "cpu").handle)
+    assert run_python(code).stdout.strip() == str(program.find(spec, "torch", CPU).handle)
 
 
 def test_an_unknown_program_is_refused():
@@ -224,7 +226,7 @@ def test_compiled_calls_raise_for_nonfinite_values(backend):
 
 def test_operator_refuses_with_the_same_words_inside_a_graph(backend):
     same = torch.randn(100)
-    number = program.find(FilterSpec(), backend, "cpu").handle
+    number = program.find(FilterSpec(), backend, CPU).handle
     with pytest.raises(ValueError, match="share memory"):
         torch.ops.specgrad.filter_grads_([same, same], number)
 
