@@ -53,7 +53,7 @@ _WHY_NOT = _load()
 _NATIVE = torch.ops.specgrad_native
 cpu = _load_cpu()
 if _WHY_NOT is None:
-    # a name of no instruction set in SPECGRAD_ISA is refused here, at import
+    # refuses a SPECGRAD_ISA that names no instruction set, at import
     INSTRUCTION_SET: str | None = _NATIVE.instruction_set()
     _BYTES_A_VECTOR: int = _NATIVE.bytes_a_vector()
     _run = _NATIVE.run.default._op
@@ -88,7 +88,7 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """Filter in place. The kernel only recognises bad input; the checks explain it."""
     try:
         refused = _any_requires_grad(*grads) or _run(grads, spec.handle, False)
-    except (AttributeError, RuntimeError, TypeError):
+    except (AttributeError, RuntimeError, TypeError, ValueError):
         checks.check_grads(grads, spec)
         raise
     if refused:
