@@ -288,13 +288,14 @@ def _list(arguments: argparse.Namespace) -> None:
     from specgrad_fl.methods import METHODS
     from specgrad_fl.models import MODELS
     from specgrad_fl.partition import KINDS
+    from specgrad_kernels.spec import METHODS as FILTERS
 
     print("methods, with their options:")
     for name, kind in METHODS.items():
         options = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind.Options))
         print(f"  {name:10} {options}")
     print("models:     " + ", ".join(MODELS) + ", or module:factory")
-    print("filters:    " + ", ".join(FIELDS["filter"].metadata["choices"]))
+    print("filters:    none, " + ", ".join(FILTERS) + ", or two of them as a+b or a-b")
     print("partitions: " + ", ".join(KINDS))
     print("data sets:  " + ", ".join(entry.name for entry in data.catalog()))
 
