@@ -80,6 +80,7 @@ def filter_grads_(
     nonfinite: str = "propagate",
     strategy: str = "auto",
     seed: int = 0,
+    group_dims: int = 1,
 ) -> None:
     """High-pass filter every gradient in place, all in one call.
 
@@ -103,7 +104,8 @@ def filter_grads_(
         ratio = tuple(ratio)
     if order is not None and not isinstance(order, str):
         order = tuple(int(i) for i in order)
-    fields = (method, ratio, window, sigma, boundary, order, batch_dims, nonfinite, strategy, seed)
+    fields: tuple = (method, ratio, window, sigma, boundary, order, batch_dims, nonfinite)
+    fields += (strategy, seed, group_dims)
     if torch.compiler.is_compiling():
         trace(grads, tuple([_as_constant(field) for field in fields]), backend)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specgrad_kernels.kinds.base import BOUNDARIES, Bins, Kind, LocalAverage, Numbers
+from specgrad_kernels.kinds.centralize import Centralize
 from specgrad_kernels.kinds.controls import L2, Fft2d, FftHigh, RandomBins
 from specgrad_kernels.kinds.fft import Fft
 from specgrad_kernels.kinds.gaussian import Gaussian
@@ -10,7 +11,7 @@ from specgrad_kernels.kinds.lap import Lap
 
 __all__ = ["BOUNDARIES", "CONTROLS", "KINDS", "METHODS", "Bins", "Kind", "LocalAverage", "Numbers"]
 
-FUSED = (Fft(), Lap(), Gaussian())
+FUSED = (Fft(), Lap(), Gaussian(), Centralize())
 """Computed by every backend in one read and one write."""
 _CONTROLS = (FftHigh(), RandomBins(), L2(), Fft2d())
 
