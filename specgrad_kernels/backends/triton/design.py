@@ -1,8 +1,7 @@
-"""Numbers behind the band projection: grids, windows, gains and weights, in float64.
+"""Windows of the band projection and their error, in float64.
 
-A signal of ``d`` samples is seen as ``cells`` of ``h`` samples. A Kaiser-Bessel window that is
-``w`` cells wide carries it to the coarse grid and back; on that grid the band ``|k| < cutoff``
-is a transform of length ``cells = columns * middle * rows``, done as small matrix products.
+The error of a window is a norm over all frequencies of the band, not of one length's bins: it
+holds for every length and every gradient.
 """
 
 from __future__ import annotations
@@ -14,175 +13,90 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-TILE = 16
-"""Cells of one column tile; a tile and its window must fit in twice as many."""
-MAX_COLUMNS = 64
-MAX_MIDDLE = 64
-MAX_ROWS = {False: 256, True: 64}
-"""Longest row that a program solves without spilling registers, by double precision."""
-MAX_DECIMATION = 64
-MAX_WIDTH = 16
-
-_ROUNDING = {False: 3e-8, True: 6e-17}
-_TOLERANCE = {False: 1.5e-7, True: 4e-15}
-_DENSE_WORK = 1 << 18
-
 Array = NDArray[np.float64]
+
+_EDGE_STEPS = 400
+"""Band edges are rounded up to such parts of a cycle a sample, so that lengths share windows."""
+_FREQUENCIES = 129
 
 
 @dataclass(frozen=True)
-class Band:
-    """How one signal is projected: ``d = decimation * columns * middle * rows``."""
+class Window:
+    """A Kaiser-Bessel window of ``width`` cells of ``hop`` samples.
 
-    d: int
-    cutoff: int
-    decimation: int
+    ``aliasing`` is the norm of what it adds to the exact projection; ``droop`` how much smaller
+    its response is at the band's edge than in the middle, by which rounding grows.
+    """
+
+    hop: int
     width: int
     beta: float
-    columns: int
-    middle: int
-    rows: int
-    error: float
+    aliasing: float
+    droop: float
 
-    @property
-    def cells(self) -> int:
-        """Length of the coarse grid."""
-        return self.columns * self.middle * self.rows
+    def taps(self) -> Array:
+        """The window on its ``hop * width`` samples."""
+        return kaiser_bessel(self.hop, self.width, self.beta)
 
 
-def window_taps(decimation: int, width: int, beta: float) -> Array:
-    """The Kaiser-Bessel window on ``width * decimation`` samples.
+def kaiser_bessel(hop: int, width: int, beta: float) -> Array:
+    """The window on ``width * hop`` samples.
 
-    >>> taps = window_taps(4, 2, 5.0)
+    >>> taps = kaiser_bessel(4, 2, 5.0)
     >>> bool(np.allclose(taps, taps[::-1])), len(taps)
     (True, 8)
     """
-    half = width * decimation / 2
-    position = (np.arange(width * decimation) + 0.5 - half) / half
+    half = width * hop / 2
+    position = (np.arange(width * hop) + 0.5 - half) / half
     return np.i0(beta * np.sqrt(1 - position**2)) / np.i0(beta)
 
 
-def window_spectrum(taps: Array, d: int, bins: NDArray[np.int64]) -> Array:
-    """Real transform of the centred window at ``bins`` of a signal of length ``d``."""
+def response(taps: Array, frequencies: Array) -> Array:
+    """Real response of the centred window at frequencies in cycles a sample."""
     offsets = np.arange(len(taps)) - (len(taps) - 1) / 2
-    spectrum = np.empty(len(bins))
-    for start in range(0, len(bins), 4096):
-        part = bins[start : start + 4096]
-        spectrum[start : start + 4096] = np.cos(2 * np.pi / d * np.outer(part, offsets)) @ taps
-    return spectrum
+    parts = np.array_split(frequencies, len(frequencies) // 4096 + 1)
+    return np.concatenate([np.cos(2 * np.pi * np.outer(part, offsets)) @ taps for part in parts])
 
 
-def gains(band: Band) -> Array:
-    """What bin ``k < cutoff`` is multiplied by on the coarse grid, inverse scaling included."""
-    taps = window_taps(band.decimation, band.width, band.beta)
-    spectrum = window_spectrum(taps, band.d, np.arange(band.cutoff))
-    return band.decimation / (band.cells * spectrum**2)
+def aliasing_norm(taps: Array, hop: int, edge: float) -> tuple[float, float]:
+    """Norm of (window's projection - exact projection) over ``|f| <= edge``, and the droop.
 
-
-def _shape_parameter(width: int, oversampling: float) -> float:
-    return math.pi * math.sqrt((width / oversampling) ** 2 * (oversampling - 0.5) ** 2 - 0.8)
-
-
-def projection_error(d: int, cutoff: int, decimation: int, width: int, double: bool) -> float:
-    """Expected relative l2 error on a white signal: aliases of the window, and rounding.
-
-    Rounding grows with the window's droop over the band, which the gains undo.
+    For one frequency of the coarse grid the error is the block ``[[0, e], [e, e e]]`` of the
+    aliases' responses ``e`` relative to the wanted one's.
     """
-    cells = d // decimation
-    taps = window_taps(decimation, width, _shape_parameter(width, cells / (2 * cutoff)))
-    bins = np.unique(np.linspace(0, cutoff - 1, 48).astype(np.int64))
-    spectrum = window_spectrum(taps, d, bins)
-    aliased = sum(
-        (window_spectrum(taps, d, bins + alias * cells) / spectrum) ** 2
-        for alias in range(-min(3, (decimation - 1) // 2), min(3, decimation // 2) + 1)
-        if alias
+    frequencies = np.linspace(0, edge, _FREQUENCIES)
+    wanted = response(taps, frequencies)
+    aliases = sum(
+        (response(taps, frequencies + alias / hop) / wanted) ** 2 for alias in range(1, hop)
     )
-    droop = (np.abs(taps).sum() / spectrum) ** 2
-    band_share = 2 * cutoff / d
-    variance = band_share * np.mean(2 * aliased + droop * _ROUNDING[double] ** 2)
-    return float(math.sqrt(variance) + 2 * _ROUNDING[double])
+    block = (aliases + np.sqrt(aliases**2 + 4 * aliases)) / 2
+    return float(np.max(block)), float(np.abs(taps).sum() / wanted.min())
 
 
-def _divisors(number: int, limit: int) -> list[int]:
-    return [divisor for divisor in range(1, min(number, limit) + 1) if number % divisor == 0]
+def band_edge(d: int, cutoff: int) -> float:
+    """The highest frequency of a band, rounded up."""
+    return max(math.ceil((cutoff - 1) * _EDGE_STEPS / d), 1) / _EDGE_STEPS
 
 
-@lru_cache(maxsize=4096)
-def split_cells(cells: int, max_rows: int) -> tuple[int, int, int] | None:
-    """``columns, middle, rows`` with the fewest programs, ``middle`` 1 where two suffice.
-
-    >>> split_cells(3072, 256), split_cells(196608, 256), split_cells(997, 256)
-    ((64, 1, 48), (64, 48, 64), None)
-    """
-    two, three = [], []
-    for columns in _divisors(cells, MAX_COLUMNS):
-        length = cells // columns
-        tiles = -(-length // TILE)
-        if length <= max_rows:
-            programs = tiles + -(-(columns // 2 + 1) // TILE)
-            two.append((programs, max(length, TILE), (columns, 1, length)))
-            continue
-        for middle in _divisors(length, MAX_MIDDLE):
-            rows = length // middle
-            if middle > 1 and rows <= max_rows:
-                three.append((tiles, abs(middle - rows), (columns, middle, rows)))
-    return min(two or three)[2] if two or three else None
+@lru_cache(maxsize=1024)
+def best_window(hop: int, width: int, edge: float) -> Window | None:
+    """The shape with the smallest aliasing, ``None`` where the grid is too coarse."""
+    oversampling = 1 / (2 * hop * edge)
+    spread = (width / oversampling) ** 2 * (oversampling - 0.5) ** 2 - 0.8
+    if oversampling < 1.2 or spread <= 0:
+        return None
+    found = []
+    for share in np.linspace(0.9, 1.1, 11):
+        beta = math.pi * math.sqrt(spread) * float(share)
+        aliasing, droop = aliasing_norm(kaiser_bessel(hop, width, beta), hop, edge)
+        found.append(Window(hop, width, beta, aliasing, droop))
+    return min(found, key=lambda window: window.aliasing)
 
 
-@lru_cache(maxsize=4096)
-def plan_band(d: int, cutoff: int, double: bool) -> Band | None:
-    """The coarsest grid that is accurate enough, ``None`` where no grid is.
-
-    >>> band = plan_band(36864, 921, double=False)
-    >>> band.decimation, band.cells, band.columns, band.rows
-    (12, 3072, 64, 48)
-    >>> plan_band(36871, 921, double=False) is None        # a prime has no grid
-    True
-    """
-    for decimation in reversed(_divisors(d, MAX_DECIMATION)):
-        cells = d // decimation
-        split = split_cells(cells, MAX_ROWS[double])
-        oversampling = cells / (2 * cutoff)
-        if decimation < 2 or split is None or oversampling < 1.2:
-            continue
-        for width in range(4, MAX_WIDTH + 1, 2):
-            if cells < TILE + width:
-                break
-            if (width / oversampling) ** 2 * (oversampling - 0.5) ** 2 <= 0.8:
-                continue
-            error = projection_error(d, cutoff, decimation, width, double)
-            if error <= _TOLERANCE[double]:
-                beta = _shape_parameter(width, oversampling)
-                return Band(d, cutoff, decimation, width, beta, *split, error)
-    return None
-
-
-def suits_dense(d: int, cutoff: int) -> bool:
-    """Whether a basis of ``2 * cutoff - 1`` waves is cheap enough to be used as it is."""
-    return d * cutoff <= _DENSE_WORK
-
-
-def column_matrix(columns: int) -> Array:
-    """Real transform of length ``columns`` as a square matrix: cosines, then negative sines.
-
-    Row ``k <= columns // 2`` gives the real part of bin ``k``; row ``columns // 2 + k`` the
-    imaginary part, for the bins that have one.
-
-    >>> signal = np.arange(6.0)
-    >>> spectrum = np.fft.rfft(signal)
-    >>> packed = np.concatenate([spectrum.real, spectrum.imag[1:3]])
-    >>> bool(np.allclose(column_matrix(6) @ signal, packed))
-    True
-    """
-    cosine, sine = root_matrices(columns)
-    return np.concatenate([cosine[: columns // 2 + 1], -sine[1 : (columns + 1) // 2]])
-
-
-def root_matrices(length: int) -> tuple[Array, Array]:
-    """Cosine and sine of ``2 pi j k / length``, both ``[length, length]``."""
-    index = np.outer(np.arange(length), np.arange(length)) % length
-    angle = 2 * np.pi / length * index
-    return np.cos(angle), np.sin(angle)
+def gains(window: Window, d: int, cutoff: int) -> Array:
+    """What bin ``k < cutoff`` of the coarse transform is multiplied by."""
+    wanted = response(window.taps(), np.arange(cutoff) / d)
+    return window.hop / wanted**2
 
 
 def box_weights(window: int) -> Array:

@@ -10,11 +10,10 @@ from collections import Counter
 import pytest
 import torch
 from triton_tools.compare import random_grads, relative_errors
-from triton_tools.large import large_sizes
 from triton_tools.lists import MODELS
 from triton_tools.shadow import shadow_memory
 
-from specgrad_kernels.backends.triton import launch, report, targets
+from specgrad_kernels.backends.triton import launch, report
 from specgrad_kernels.spec import FilterSpec
 
 MOST_LAUNCHES = {"resnet20": 3, "resnet18": 5, "wrn56_2": 3, "densenet121": 3, "vit": 3}
@@ -23,9 +22,7 @@ IN_FULL = ["resnet20", "vit"]
 _measured = {}
 
 
-@pytest.fixture(autouse=True)
-def _large_tiles(monkeypatch):
-    monkeypatch.setattr(targets, "sizes_of", large_sizes)
+pytestmark = pytest.mark.usefixtures("large_tiles")
 
 
 def _measure(lengths, method):
@@ -62,9 +59,9 @@ def _check(name, method):
         f"{name:12} {method:8} traffic {traffic / (2 * once):.3f} "
         f"workspace {scratch / once:.3f} error {error:.1e}"
     )
-    assert error < 5e-7
+    assert error < 2e-7
     assert traffic <= MOST_TRAFFIC[method] * 2 * once
-    assert scratch <= 0.15 * once
+    assert scratch <= 0.4 * once
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -90,11 +87,6 @@ def test_detrend_launches(name, method):
 @pytest.mark.parametrize("method", ["lap", "gaussian"])
 def test_detrend_of_a_long_layer(method):
     assert max(relative_errors(random_grads([589824]), FilterSpec(method=method))) < 5e-7
-
-
-def test_resnet20_as_it_is_launched(monkeypatch):
-    monkeypatch.undo()
-    assert max(relative_errors(random_grads(MODELS["resnet20"]), FilterSpec())) < 5e-7
 
 
 def test_resnet20_in_bfloat16():
