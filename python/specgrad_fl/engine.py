@@ -16,11 +16,12 @@ from torch import Tensor
 from specgrad_fl import assembly, batches, checkpoint, data, executor, methods, models
 from specgrad_fl.assembly import Blueprint
 from specgrad_fl.board import Board, Layout
-from specgrad_fl.client import Report, filter_plan, peak_mib
+from specgrad_fl.client import Report, peak_mib
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError, Diverged, RunError
 from specgrad_fl.executor import Executor
+from specgrad_fl.filters import filter_plan
 from specgrad_fl.flat import FlatModel
 from specgrad_fl.methods import Round, weighted_sum
 from specgrad_fl.partition import Partition, make_partition
@@ -105,9 +106,10 @@ def inputs_of(dataset: Dataset) -> models.Inputs:
 def check_model(config: Config, dataset: Dataset) -> None:
     """Refuse a model that does not fit the data, or a filter that does not fit the model."""
     inputs = inputs_of(dataset)
-    model = models.build(config.model, inputs, config.model_options).eval()
+    device = assembly.device_of(config)  # a filter may serve there and nowhere else
+    model = models.build(config.model, inputs, config.model_options).eval().to(device)
     filter_plan(model, config)
-    sample = dataset.test_x[:2]
+    sample = dataset.test_x[:2].to(device)
     try:
         with torch.no_grad():
             logits = model(sample if dataset.is_text else sample.float() / 255)

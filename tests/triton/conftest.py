@@ -51,5 +51,4 @@ def forget():
 
     grid.split_cells.cache_clear()
     grid.plan_grid.cache_clear()
-    launch._tables.clear()
-    launch._prepared.clear()
+    launch.forget()

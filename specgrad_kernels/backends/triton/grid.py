@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from specgrad_kernels.backends.triton import design
-from specgrad_kernels.backends.triton.design import Window
+import numpy as np
+
+from specgrad_kernels import design
+from specgrad_kernels.design import Array
 
 MAX_HOP = 64
 WIDTHS = {False: (8, 12), True: (16,)}
@@ -20,10 +23,52 @@ MAX_COLUMNS = 512
 MAX_CIRCULANT = 4096
 
 _ALIASING = {False: 4e-8, True: 6e-15}
-_DROOP = {False: 5.0, True: 5.0}
-_ROUNDING = {False: 5e-8, True: 2e-16}
+_AMPLIFICATION = 5.0
+_ROUNDING = 0.42
+"""Of the spacing of numbers, once for the window and once for what undoing it enlarges: above
+what white noise, constants and waves of the band showed in the interpreter and the emulator."""
+_EDGE_STEPS = 400
+"""Band edges are rounded up to such parts of a cycle a sample, so that lengths share windows."""
 GOOD_COLUMNS = 40
 """Columns up to which three launches beat five."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of ``width`` cells of ``hop`` samples.
+
+    ``aliasing`` is the operator norm of what it leaves wrong, over all frequencies of the band;
+    ``amplification`` how much undoing it enlarges rounding.
+    """
+
+    hop: int
+    width: int
+    oversampling: float
+    aliasing: float
+    amplification: float
+
+    def taps(self) -> Array:
+        """Its ``hop * width`` taps."""
+        return design.window_taps(self.hop, self.width, self.oversampling)
+
+
+@lru_cache(maxsize=1024)
+def best_window(hop: int, width: int, edge: float) -> Window | None:
+    """The shape with the least aliasing up to ``edge``, ``None`` where the grid is too coarse."""
+    found = []
+    for share in np.linspace(0.9, 1.3, 9):
+        oversampling = float(share) / (2 * hop * edge)
+        if oversampling >= design.SMALLEST_OVERSAMPLING:
+            taps = design.window_taps(hop, width, oversampling)
+            aliasing = design.alias_norm(taps, hop, edge)
+            enlarged = design.amplification(taps, edge)
+            found.append(Window(hop, width, oversampling, aliasing, enlarged))
+    return min(found, key=lambda window: window.aliasing, default=None)
+
+
+def band_edge(d: int, cutoff: int) -> float:
+    """The highest frequency of a band in cycles a sample, rounded up."""
+    return max(math.ceil((cutoff - 1) * _EDGE_STEPS / d), 1) / _EDGE_STEPS
 
 
 @dataclass(frozen=True)
@@ -59,8 +104,10 @@ class Grid:
     @property
     def error(self) -> float:
         """Bound of the relative l2 error: aliases of the window, and rounding."""
-        aliasing, droop = (self.window.aliasing, self.window.droop) if self.window else (0.0, 1.0)
-        return aliasing + (1 + droop) * _ROUNDING[self.double]
+        unit = _ROUNDING * design.EPSILON[self.double]
+        if self.window is None:
+            return 2 * unit
+        return self.window.aliasing + (1 + self.window.amplification) * unit
 
     def describe(self) -> str:
         """The factors, as ``FilterPlan.describe()`` shows them."""
@@ -114,7 +161,7 @@ def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
     >>> plan_grid(36871, 921, double=False) is None        # a prime has no grid
     True
     """
-    edge = design.band_edge(d, cutoff)
+    edge = band_edge(d, cutoff)
     options: list[tuple[int, Grid]] = []
     hops = [hop for hop in range(2, min(MAX_HOP, d) + 1) if d % hop == 0 and 4 * hop * edge <= 1]
     # A power of two fills the kernels' cells.
@@ -122,10 +169,10 @@ def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
     for width in WIDTHS[double]:
         for hop in hops:
             split = split_cells(d // hop)
-            window = design.best_window(hop, width, edge)
+            window = best_window(hop, width, edge)
             if split is None or window is None or d // hop < 2 * width:
                 continue
-            if window.aliasing > _ALIASING[double] or window.droop > _DROOP[double]:
+            if window.aliasing > _ALIASING[double] or window.amplification > _AMPLIFICATION:
                 continue
             grid = Grid(d, cutoff, window, *split[1:], double)
             if split[0] <= GOOD_COLUMNS:

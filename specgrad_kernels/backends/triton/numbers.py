@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specgrad_kernels.backends.triton import design
+from specgrad_kernels import design
 from specgrad_kernels.backends.triton.butterflies import ROOT_OFFSETS
 from specgrad_kernels.backends.triton.grid import Grid
-
-Array = NDArray[np.float64]
+from specgrad_kernels.design import Array
 
 
 def taps(grid: Grid, hop: int, width: int) -> Array:
@@ -28,9 +28,13 @@ def taps(grid: Grid, hop: int, width: int) -> Array:
 def gains(grid: Grid) -> Array:
     """What each bin of the coarse transform is multiplied by, inverse scaling included."""
     spectrum = np.zeros(grid.cells // 2 + 1)
-    wanted = design.gains(grid.window, grid.d, grid.cutoff) if grid.window else 1.0
-    spectrum[: grid.cutoff] = wanted
-    return spectrum / grid.cells
+    removed = np.ones(grid.cutoff)
+    if grid.window is None:
+        spectrum[: grid.cutoff] = removed / grid.cells
+    else:
+        taps = grid.window.taps()
+        spectrum[: grid.cutoff] = design.window_gains(taps, grid.hop, grid.d, removed)
+    return spectrum
 
 
 def circulant(grid: Grid) -> Array:
@@ -117,3 +121,15 @@ def roots() -> Array:
         turns = np.outer(np.arange(8), np.arange(length // 8)) / length
         parts.append(cosine_and_sine(turns).ravel())
     return np.concatenate(parts)
+
+
+def box_weights(window: int) -> Array:
+    """The moving average of odd width ``window``."""
+    return np.full(window, 1 / window)
+
+
+def gaussian_weights(sigma: float) -> Array:
+    """A Gaussian cut at ``ceil(4 sigma)`` and renormalised."""
+    radius = math.ceil(4 * sigma)
+    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
+    return weights / weights.sum()

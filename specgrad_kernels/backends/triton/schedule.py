@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specgrad_kernels.backends.triton import design, fields, numbers, targets
+from specgrad_kernels.backends.triton import fields, numbers, targets
 from specgrad_kernels.backends.triton.grid import WIDE_LINE, Grid, plan_grid
 from specgrad_kernels.backends.triton.signals import Signal
 from specgrad_kernels.spec import FilterSpec
@@ -205,7 +206,9 @@ def _plan(
         "COLUMNS": grid.columns,
         "LOG_MIDDLE": grid.log_middle,
         "LOG_ROWS": grid.log_rows,
-        "TAPS": pool.add(("taps", grid.window, hop, width), lambda: numbers.taps(grid, hop, width)),
+        "TAPS": pool.add(
+            ("taps", grid.window, hop, width), partial(numbers.taps, grid, hop, width)
+        ),
     }
     if grid.log_middle:
         transform = 2 * (grid.columns // 2 + 1) << (grid.log_middle + grid.log_rows)
@@ -229,11 +232,9 @@ def _middle(items: Sequence[_Planned], pool: _Pool, inverse: bool) -> Launch:
     for item in items:
         grid = item.grid
         wide = targets.MIDDLE_LANES >> (3 if grid.log_middle > 3 else 0)
-        matrix = pool.add(
-            ("forward", grid.columns), lambda grid=grid: numbers.columns_forward(grid.columns)
-        )
+        matrix = pool.add(("forward", grid.columns), partial(numbers.columns_forward, grid.columns))
         key = ("middle", grid.columns, grid.log_middle, grid.log_rows)
-        turns = pool.add(key, lambda grid=grid: numbers.middle_turns(grid))
+        turns = pool.add(key, partial(numbers.middle_turns, grid))
         for column_bin in range(grid.columns // 2 + 1):
             starts = range(0, 1 << grid.log_rows, wide)
             rows += item.programs(starts, BIN=column_bin, MATRIX=matrix, TURNS=turns)
@@ -246,17 +247,15 @@ def _solve(items: Sequence[_Planned], pool: _Pool, lanes: int) -> Launch:
         grid = item.grid
         key = (grid.d, grid.cutoff, grid.hop)
         if grid.circulant:
-            matrix = pool.add(("circulant", *key), lambda grid=grid: numbers.circulant(grid))
+            matrix = pool.add(("circulant", *key), partial(numbers.circulant, grid))
             rows += item.programs(range(0, grid.cells, lanes), MATRIX=matrix)
             continue
-        matrix = pool.add(
-            ("forward", grid.columns), lambda grid=grid: numbers.columns_forward(grid.columns)
-        )
+        matrix = pool.add(("forward", grid.columns), partial(numbers.columns_forward, grid.columns))
         lines = (grid.columns // 2 + 1) << grid.log_middle
         for first in range(0, lines, 8 * lanes >> grid.log_rows):
             turns = pool.add(
                 ("lines", *key, first),
-                lambda grid=grid, first=first: numbers.line_tables(grid, first, lanes),
+                partial(numbers.line_tables, grid, first, lanes),
             )
             rows += item.programs([first], MATRIX=matrix, TURNS=turns)
     return Launch("solve", _programs(rows), {"LANES": lanes})
@@ -268,9 +267,7 @@ def _interpolate(items: Sequence[_Planned], pool: _Pool, hop: int, width: int) -
     rows = []
     for item in items:
         grid = item.grid
-        back = pool.add(
-            ("back", grid.columns), lambda grid=grid: numbers.columns_back(grid.columns)
-        )
+        back = pool.add(("back", grid.columns), partial(numbers.columns_back, grid.columns))
         # One column of any length: a cell's number is its place.
         whole = {"COLUMNS": 1, "LOG_ROWS": 30} if grid.circulant else {}
         starts = range(0, grid.cells, formed - width)
@@ -329,12 +326,12 @@ def _weights(spec: FilterSpec, signal: Signal, pool: _Pool) -> tuple[int, int]:
         assert window is not None
         if spec.boundary == "count":
             window = min(window, 2 * signal.d - 1)
-        weights = design.box_weights(window)
+        weights = numbers.box_weights(window)
         key: tuple = ("lap", window)
     else:
         sigma = spec.sigma_of(signal.d, signal.index)
         assert sigma is not None
-        weights = design.gaussian_weights(sigma)
+        weights = numbers.gaussian_weights(sigma)
         key = ("gaussian", sigma)
     sums = np.concatenate([[0.0], np.cumsum(weights)])
     return pool.add(key, lambda: np.concatenate([weights, sums])), len(weights)

@@ -47,5 +47,4 @@ def test_split_lines_share_nothing(limit_grid):
         launch.run(grads, spec)
     forwards = random_grads([4608])
     launch.run(forwards, spec)
-    assert launch.prepare(forwards, spec).tables.launches == 5
     assert torch.equal(grads[0], forwards[0])
