@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from specgrad_fl import assembly, data, methods, models
-from specgrad_fl.client import filter_plan
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError
+from specgrad_fl.filters import filter_plan
 from specgrad_fl.partition import Partition, make_partition
 from specgrad_fl.seeding import derive
 
@@ -84,9 +84,10 @@ def inputs_of(dataset: Dataset) -> models.Inputs:
 def check_model(config: Config, dataset: Dataset) -> None:
     """Refuse a model that does not fit the data, or a filter that does not fit the model."""
     inputs = inputs_of(dataset)
-    model = models.build(config.model, inputs, config.model_options).eval()
+    device = assembly.device_of(config)  # a filter may serve there and nowhere else
+    model = models.build(config.model, inputs, config.model_options).eval().to(device)
     filter_plan(model, config)
-    sample = dataset.test_x[:2]
+    sample = dataset.test_x[:2].to(device)
     expected = (len(sample), inputs.num_classes)
     try:
         with torch.no_grad():

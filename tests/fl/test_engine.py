@@ -167,7 +167,7 @@ def test_flat_model_refusals(model, message):
         FlatModel(model)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=25), st.integers(0, 4))
 def test_client_states_remember_the_last_stored(tmp_path_factory, actions, capacity):
     """Whatever is kept in memory, and wherever a checkpoint falls, reads give the last put."""

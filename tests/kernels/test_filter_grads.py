@@ -13,9 +13,7 @@ METHODS = ("fft", "lap", "gaussian")
 BOUNDARIES = ("count", "circular", "reflect", "replicate")
 AWKWARD = (1, 2, 3, 5, 16, 37, 38, 39, 64, 97, 127, 128, 129, 255, 256, 1023, 2047, 4099, 10007)
 
-relaxed = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+relaxed = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def randn(*shape, dtype=torch.float32, seed=0):

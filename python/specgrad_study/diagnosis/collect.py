@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from specgrad_fl import assembly, batches, client, prepare
+from specgrad_fl import assembly, batches, filters, prepare
 from specgrad_fl.assembly import Blueprint
 from specgrad_fl.batches import Samples
 from specgrad_fl.config import Config
@@ -85,7 +85,7 @@ def diagnosed_spec(config: Config, model: nn.Module) -> tuple[list[str], FilterS
     A run without a filter is diagnosed for the one it could have.
     """
     kind = config.filter if config.filter != "none" else "fft"
-    plan = client.filter_plan(model, config.replace(filter=kind))
+    plan = filters.filter_plan(model, config.replace(filter=kind))
     assert plan is not None
     return plan.names, FilterSpec("fft", plan.spec.ratio, order=plan.spec.order)
 

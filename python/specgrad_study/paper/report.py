@@ -28,7 +28,7 @@ SAME_CLIENTS: dict[str, Any] = {
     name: getattr(Config(), name)
     for name in (
         "method", "options", "lr", "lr_decay", "epochs", "filter", "ratio", "filter_ratios",
-        "filter_select", "filter_order", "filter_backend",
+        "filter_options", "filter_select", "filter_order", "filter_backend",
     )
 }  # fmt: skip
 # claim, column, verdict

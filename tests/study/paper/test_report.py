@@ -239,6 +239,6 @@ def _browse(chromium: str, path: Path, home: Path) -> str:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={home / 'profile'}"]
     shown = subprocess.run(
         [chromium, *flags, "--window-size=1100,900", "--dump-dom", path.as_uri()],
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     return shown.stdout
