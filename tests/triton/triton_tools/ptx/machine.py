@@ -378,8 +378,25 @@ def _load_matrix(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> 
 
 
 def _barrier(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
-    _require(opcode == ("bar", "sync") and operands == (Number(0),), opcode)
     _whole_warps(machine, opcode)
+    if opcode == ("bar", "warp", "sync"):
+        _require(operands == (Number(-1),), opcode)
+        return
+    _require(opcode == ("bar", "sync") and operands == (Number(0),), opcode)
+
+
+def _permute_bytes(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
+    _require(opcode == ("prmt", "b32"), opcode)
+    low, high, chosen = (machine.read(operand, "u32").astype(np.uint64) for operand in operands[1:])
+    if (chosen & np.uint64(0x8888)).any():
+        raise PtxError("a byte's sign is asked for")
+    both = low | (high << np.uint64(32))
+    word = np.zeros_like(both)
+    for place in range(4):
+        source = (chosen >> np.uint64(4 * place)) & np.uint64(7)
+        byte = (both >> (np.uint64(8) * source)) & np.uint64(255)
+        word |= byte << np.uint64(8 * place)
+    machine.write(operands[0], word.astype(np.uint32))
 
 
 def _branch(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
@@ -413,6 +430,7 @@ _HANDLERS: dict[str, Callable[[Machine, tuple[str, ...], tuple], None]] = {
     "mma": _matrix_multiply,
     "ldmatrix": _load_matrix,
     "bar": _barrier,
+    "prmt": _permute_bytes,
     "bra": _branch,
     "ret": _return,
 }
