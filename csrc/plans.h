@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "design.h"
 #include "signal.h"
 
 namespace specgrad {
@@ -76,13 +77,12 @@ struct BandPlan {
 
 template <class T>
 struct DensePlan {
+  bool mean = false;     // the constant wave alone, which needs no basis
   int64_t count = 0;     // orthonormal basis vectors
   std::vector<T> basis;  // [count][d]
 
   int64_t bytes() const { return bytes_in(basis); }
 };
-
-enum class Boundary { count, circular, reflect, replicate };
 
 template <class T>
 struct DetrendPlan {

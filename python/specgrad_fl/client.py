@@ -10,7 +10,7 @@ import math
 import re
 import resource
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,18 +18,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from specgrad_fl.batches import Samples
 from specgrad_fl.board import Board
 from specgrad_fl.config import Config
-from specgrad_fl.errors import ConfigError, suggest
+from specgrad_fl.filters import filter_plan
 from specgrad_fl.flat import FlatModel
-from specgrad_fl.loop import LoopPlan
 from specgrad_fl.memory import keep_freed_memory
 from specgrad_fl.methods import Local, Method
 from specgrad_fl.seeding import derive, generator
-from specgrad_kernels import FilterPlan, FilterSpec, select_layers
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -72,17 +70,18 @@ class Stopwatch:
     """Adds up the time of marked passages; on a GPU without waiting for each of them."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self._device = device
         self._seconds = 0.0
         self._events: list[tuple[Any, Any]] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        if self._cuda:
+        if self._device.type == "cuda":
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
+            stream = torch.cuda.current_stream(self._device)  # by default that of the first GPU
+            begin.record(stream)
             yield
-            end.record()
+            end.record(stream)
             self._events.append((begin, end))
         else:
             begun = time.perf_counter()
@@ -92,7 +91,7 @@ class Stopwatch:
     def total(self) -> float:
         """Seconds so far."""
         if self._events:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
             self._seconds += sum(a.elapsed_time(b) for a, b in self._events) / 1000
             self._events.clear()
         return self._seconds
@@ -133,38 +132,6 @@ class Batch:
         self.number += 1
 
 
-def filter_plan(model: nn.Module, config: Config) -> FilterPlan | LoopPlan | None:
-    """The plan that the configuration asks for."""
-    if config.filter == "none":
-        return None
-    try:
-        taken = select_layers(model, config.filter_select).taken
-        ratio = layer_ratios(config, taken) if config.filter_ratios else config.ratio
-        spec = FilterSpec(config.filter, ratio, order=config.filter_order or None)
-        if config.filter_backend == LoopPlan.NAME:
-            return LoopPlan(taken, spec)
-        plan = FilterPlan(taken.items(), spec, backend=config.filter_backend)
-    except (ValueError, RuntimeError, re.error) as error:
-        raise ConfigError(f"filter {config.filter!r} cannot be used: {error}") from error
-    if not plan.names:
-        raise ConfigError(
-            f"filter_select {config.filter_select!r} takes no layer of {config.model}; choose "
-            "another, or filter 'none'"
-        )
-    return plan
-
-
-def layer_ratios(config: Config, names: Collection[str]) -> list[float]:
-    """The ratio of each filtered layer, in their order."""
-    for name in config.filter_ratios:
-        if name not in names:
-            raise ConfigError(
-                f"filter_ratios names {name!r}, which is not a filtered layer of {config.model}; "
-                f"{suggest(name, names)}"
-            )
-    return [config.filter_ratios.get(name, config.ratio) for name in names]
-
-
 class ClientRunner:
     """One model that trains any client, and scores batches of the test set."""
 
@@ -176,6 +143,7 @@ class ClientRunner:
         partition: Mapping[int, Tensor],
         method: Method,
         board: Board,
+        held_out: Tensor | None = None,
     ) -> None:
         keep_freed_memory()
         self.config = config
@@ -184,6 +152,7 @@ class ClientRunner:
         self.partition = partition
         self.method = method
         self.board = board
+        self.held_out = torch.zeros(0, dtype=torch.int64) if held_out is None else held_out
         self.device = samples.device
         self.plan = filter_plan(flat.model, config)
         self._forward = torch.compile(flat.model) if config.compile else flat.model
@@ -284,15 +253,22 @@ class ClientRunner:
             norm = torch.linalg.vector_norm(g)
             g.mul_((self.config.clip / (norm + 1e-6)).clamp_(max=1.0))
 
+    def count(self, part: str) -> int:
+        """Samples of ``test`` or ``held_out``."""
+        return len(self.samples.test_y) if part == "test" else len(self.held_out)
+
     @torch.inference_mode()
-    def score(self, start: int, stop: int) -> tuple[int, float]:
-        """Right answers and summed loss of the board's scored model on some test samples."""
+    def score(self, part: str, start: int, stop: int) -> tuple[list[int], float]:
+        """Right answers (1 or 0) and summed loss of the board's scored model on some samples."""
         self.flat.model.eval()
-        x, y = self.samples.test_batch(start, stop)
+        if part == "test":
+            x, y = self.samples.test_batch(start, stop)
+        else:
+            x, y = self.samples.train_batch(self.held_out[start:stop])
         with self._autocast():
             logits = self.flat.model(x).float()
         loss = F.cross_entropy(logits, y, reduction="sum")
-        return int((logits.argmax(1) == y).sum()), float(loss)
+        return (logits.argmax(1) == y).int().tolist(), float(loss)
 
     def load_scored(self) -> None:
         """Make the board's scored model the current one."""

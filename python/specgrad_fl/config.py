@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -87,6 +88,14 @@ class Config:
     )
     shards_per_client: int = setting(2, "shards a client holds (partition shards)", low=1)
     samples_per_client: int = setting(500, "samples a client holds (feature_shift)", low=1)
+    validation: float = setting(
+        0.0,
+        "share of every client's samples that is held out of training: the best round is chosen "
+        "by them, and they show how well the model serves each client; the test set then is for "
+        "the final number alone",
+        low=0,
+        high=0.9,
+    )
     augment: bool = setting(True, "random flip and crop where the data set allows them")
 
     model: str = setting("resnet8", "a bundled model, or module:factory for one of your own")
@@ -100,8 +109,8 @@ class Config:
 
     filter: str = setting(
         "none",
-        "gradient filter; `none` switches it off",
-        choices=("none", "fft", "lap", "gaussian", "fft_high", "random", "l2", "fft2d"),
+        "gradient filter, see `specgrad-fl list`; a+b is one after the other, a-b is a without "
+        "what b removes",
     )
     ratio: float = setting(0.05, "share of the spectrum that the filter removes", low=0, high=1)
     filter_ratios: Options = field(
@@ -110,6 +119,10 @@ class Config:
             "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; a layer that it "
             "does not name takes `ratio`, and 0 leaves a layer alone"
         ),
+    )
+    filter_options: Options = field(
+        default_factory=dict,
+        metadata=about("options of the filter, as key=value, such as window=25 or lap.window=25"),
     )
     filter_select: str = setting("auto", "filtered layers: auto, a preset or a regular expression")
     filter_order: str = setting("", "flattening order of a filtered tensor, such as 0231")
@@ -162,7 +175,7 @@ class Config:
         low=0,
         execution=True,
     )
-    threads: int = setting(1, "torch threads of each worker", low=1)
+    threads: int = setting(1, "torch threads of each worker", low=1, high=1024)
     channels_last: bool = setting(True, "memory order of images and activations")
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     compile: bool = setting(False, "torch.compile the model")
@@ -211,6 +224,7 @@ class Config:
             object.__setattr__(self, item.name, value)
             _check_range(item, value)
         object.__setattr__(self, "filter_ratios", _checked_ratios(self.filter_ratios))
+        _check_filter(self.filter)
 
     def replace(self, **changes: Any) -> Config:
         """A changed copy, checked like a new one."""
@@ -286,6 +300,20 @@ def _check_range(item: dataclasses.Field[Any], value: Any) -> None:
         raise ConfigError(f"{item.name} is {value}; the most is {limits['high']:g}")
 
 
+def _check_filter(name: str) -> None:
+    """Refuse a filter whose kinds do not exist; they are asked for here, since that needs torch."""
+    if name == "none":
+        return
+    from specgrad_kernels.spec import METHODS
+
+    kinds = re.split("[+-]", name)
+    for kind in kinds:
+        if kind not in METHODS:
+            raise ConfigError(f"filter is {name!r}; {suggest(kind, ['none', *METHODS])}")
+    if len(kinds) > 2:
+        raise ConfigError(f"filter is {name!r}; combine two kinds at most, such as lap+fft")
+
+
 def _checked_ratios(ratios: Options) -> Options:
     for name, ratio in ratios.items():
         if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
@@ -326,7 +354,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The settings of a TOML file, with names checked."""
     settings = _parsed(path)
     check_names(settings, f"{path}: ")
-    for name in ("options", "model_options", "data_options", "filter_ratios"):
+    for name in ("options", "model_options", "data_options", "filter_options", "filter_ratios"):
         if isinstance(settings.get(name), dict):
             settings[name] = _flat(settings[name])
     return settings

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specgrad_fl import assembly, data, engine
+from specgrad_fl import assembly, data, training
 from specgrad_fl.batches import Format, Samples, stored
 from specgrad_fl.client import ClientRunner
 from specgrad_fl.config import Config
@@ -167,7 +167,7 @@ def test_flat_model_refusals(model, message):
         FlatModel(model)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=25), st.integers(0, 4))
 def test_client_states_remember_the_last_stored(tmp_path_factory, actions, capacity):
     """Whatever is kept in memory, and wherever a checkpoint falls, reads give the last put."""
@@ -207,7 +207,7 @@ def test_mixed_precision_trains(tmp_path, small, amp):
     if done.returncode == 2 and b"does not work on this CPU" in done.stderr:
         pytest.skip(done.stderr.decode())
     assert done.returncode == 0, done.stderr
-    plain = engine.train(small(batch_size=50, filter="fft", rounds=2), tmp_path / "plain")
+    plain = training.train(small(batch_size=50, filter="fft", rounds=2), tmp_path / "plain")
     mixed = RunDirectory(tmp_path / "mixed")
     assert mixed.last_path.read_bytes() != plain.last_path.read_bytes()
     losses = [run.records()[0]["train_loss"] for run in (mixed, plain)]

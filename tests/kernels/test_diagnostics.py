@@ -101,7 +101,7 @@ def test_rho_and_delta_are_those_of_the_filtered_gradients():
 
 
 @given(st.integers(0, 10**6), st.sampled_from([20, 21, 64, 999, 5000]), st.floats(0, 1e6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_parseval_holds_even_where_the_mean_dominates(seed, d, shared):
     for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
         clients = federation(seed, 10, dtype, {"w": (d,)}, shared)
@@ -141,7 +141,7 @@ def test_a_wave_lies_in_its_band(wave, band):
     st.integers(0, 99),
     st.sampled_from([torch.float32, torch.float64]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_invariants(seed, d, clients, percent, dtype):
     shapes = {"w": (d,), "v": (50,), "b": (3,)}
     spec = FilterSpec(ratio=percent / 100)
@@ -343,21 +343,27 @@ small = {"w": torch.randn(8, 8, 3, 3)}
 after = {method: FilterSpec(method) for method in ("fft", "lap", "random")}
 warm = Disagreement(["w"], after=after)
 warm.add(1, small), warm.add(1, small)
-before = peak_mib()
 meter = Disagreement(taken, after=after)
-for client in range(10):
+peaks = [peak_mib()]
+for client in range(5):
     for p in model.parameters():
         p.grad.mul_(1.1)
     meter.add(1.0, {n: p.grad for n, p in model.named_parameters()})
+    peaks.append(peak_mib())
 meter.result()
-print(2**20 * (peak_mib() - before) / sum(4 * p.numel() for p in model.parameters()))
+peaks.append(peak_mib())
+models = [2**20 * (peak - peaks[0]) / sum(4 * p.numel() for p in model.parameters())
+          for peak in peaks]
+print(models[2], models[-1])
 """
 
 
-def test_ten_clients_take_less_than_three_models_of_memory():
+def test_memory_does_not_grow_with_the_clients():
     """Measured by the operating system, for ResNet-18, whose largest layer is a fifth of it.
 
-    The allocator is told to give freed memory back, so that what is measured is in use.
+    A client that were kept would add a whole model. What the first two take differs between
+    machines, by the buffers of their libraries for instance. The allocator is told to give
+    freed memory back, so that what is measured is in use.
     """
     done = subprocess.run(
         [sys.executable, "-c", MEMORY],
@@ -365,9 +371,10 @@ def test_ten_clients_take_less_than_three_models_of_memory():
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
     )
-    assert 0.9 < float(done.stdout) < 3
+    two, five = map(float, done.stdout.split())
+    assert two > 0.9
+    assert five - two < 1
 
 
 def test_a_plan_can_be_built_from_a_diagnosis():

@@ -35,7 +35,7 @@ def removed(given_clients, name, ratio):
 
 
 @given(st.integers(0, 10**6), st.floats(0.05, 0.95), st.floats(0, 0.9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_smallest_ratio_that_does_enough(seed, share, limit):
     given_clients = list(clients(seed))
     whole = sum(float(sum(g[n] for _, g in given_clients).div(4).square().sum()) for n in SHAPES)

@@ -24,7 +24,6 @@ bounds = st.fixed_dictionaries(
 
 
 @given(bounds, positive, positive, positive)
-@settings(deadline=None)
 def test_the_theorem_is_its_formula(given_, local, averaged, smoothness):
     bound = diagnostics.theorem_bound(**given_, noise=Noise(local, averaged))
     T, E, rho = given_["rounds"], given_["steps"], given_["rho"]
@@ -37,7 +36,6 @@ def test_the_theorem_is_its_formula(given_, local, averaged, smoothness):
 
 
 @given(bounds, positive, positive, st.integers(2, 200), st.data())
-@settings(deadline=None)
 def test_the_corollary_is_its_formula(given_, local, smoothness, clients, data):
     active = data.draw(st.integers(1, clients))
     noise = Noise(local, local / clients)
@@ -53,7 +51,6 @@ def test_the_corollary_is_its_formula(given_, local, smoothness, clients, data):
 
 
 @given(bounds, st.lists(positive, min_size=2, max_size=50), positive)
-@settings(deadline=None)
 def test_the_bounds_coincide_when_all_clients_take_part(given_, sigmas, smoothness):
     clients = len(sigmas)
     noise = diagnostics.combined_noise([1.0] * clients, sigmas)
@@ -120,7 +117,6 @@ def test_noise_needs_batches():
 
 
 @given(st.integers(0, 10**6), st.integers(2, 8))
-@settings(deadline=None)
 def test_mean_cosine(seed, clients):
     draw = torch.Generator().manual_seed(seed)
     rows = torch.randn(clients, 30, generator=draw) + 0.5
@@ -160,7 +156,7 @@ def test_independent_features_are_not_similar():
 
 
 @given(st.integers(0, 10**6), st.floats(0.01, 100), st.floats(-50, 50))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_rotation_scale_and_shift_do_not_matter(seed, scale, shift):
     x, y = features(seed, p=20), features(seed, p=20) + features(seed + 1, p=20)
     rotation = torch.linalg.qr(features(seed + 2, 20, 20))[0]

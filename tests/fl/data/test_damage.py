@@ -76,7 +76,6 @@ SUBJECTS = {
 @pytest.mark.parametrize("name", SUBJECTS)
 @settings(
     max_examples=80,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())

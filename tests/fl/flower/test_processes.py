@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from specgrad_fl import cli, engine
+from specgrad_fl import cli, engine, training
 from specgrad_fl.flower.processes import Process, answers, environment, free_port
 from specgrad_fl.flower.security import make_keys
 from specgrad_fl.flower.superlink import SuperLink
@@ -52,6 +53,19 @@ def processes(*words: str) -> list[int]:
     return found
 
 
+def told_of(folder: Path, *words: str) -> list[int]:
+    """Those of them whose environment names a folder; strangers' cannot be read."""
+    found = []
+    for number in processes(*words):
+        try:
+            environment = Path(f"/proc/{number}/environ").read_text(errors="replace")
+        except OSError:  # of another user, or just ended
+            continue
+        if str(folder) in environment:
+            found.append(number)
+    return found
+
+
 @pytest.fixture
 def start(tmp_path):
     """Starts a command of ours in the temporary folder, and ends it with the test."""
@@ -87,7 +101,7 @@ def test_two_rounds_on_three_nodes(tmp_path, small, start):
     """Bit for bit what one process computes; afterwards nothing is left running."""
     settings = ["--method=scaffold", "--filter=fft", "--seed=3"]
     flower = start("train", "--engine=flower", "--out=run", *SMALL, *settings)
-    here = engine.train(
+    here = training.train(
         small(clients=3, active=3, rounds=2, method="scaffold", filter="fft", seed=3),
         tmp_path / "here",
     )
@@ -104,7 +118,7 @@ def test_two_rounds_on_three_nodes(tmp_path, small, start):
 def test_a_node_killed_in_a_round_is_left_out(tmp_path, start):
     flower = start(
         "train", "--engine=flower", "--out=run", *SMALL, "--clients=2", "--active=2", "--nodes=2",
-        "--epochs=20", "--client-timeout=30",
+        "--epochs=8", "--client-timeout=30",
     )  # fmt: skip
     log = tmp_path / "run" / "flower" / "logs" / "node-1.txt"
     waited(lambda: log.is_file() and log.read_text().count("Receiving: train") == 2, flower)
@@ -124,12 +138,7 @@ def test_a_killed_server_resumes_with_its_clients_states(tmp_path, small, start)
     run = RunDirectory(tmp_path / "run")
     waited(lambda: len(run.records()) >= 1, flower)
     # the server has this environment; its command line does not tell whose it is
-    servers = [
-        number
-        for number in processes("flwr-serverapp")
-        if str(tmp_path) in Path(f"/proc/{number}/environ").read_text(errors="replace")
-    ]
-    for server in servers:
+    for server in told_of(tmp_path, "flwr-serverapp"):
         os.kill(server, signal.SIGKILL)
     code, error = finished(flower)
     assert code == 2
@@ -137,7 +146,7 @@ def test_a_killed_server_resumes_with_its_clients_states(tmp_path, small, start)
     assert "specgrad-fl resume run" in error
     assert 1 <= len(run.records()) < 4
     assert finished(start("resume", "run", "--nodes=1")) == (0, "")
-    here = engine.train(
+    here = training.train(
         small(clients=3, active=3, rounds=4, method="feddyn", filter="lap"), tmp_path / "here"
     )
     assert essence(run) == essence(here)
@@ -185,18 +194,10 @@ def test_a_guarded_process_ends_with_its_parent(tmp_path):
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert parent.stdout is not None
     parent.stdout.readline()
-
-    def sleepers():
-        return [
-            number
-            for number in processes("sleep", "1000")
-            if str(tmp_path) in Path(f"/proc/{number}/environ").read_text(errors="replace")
-        ]
-
-    waited(lambda: len(sleepers()) >= 2)
+    waited(lambda: len(told_of(tmp_path, "sleep", "1000")) >= 2)
     parent.kill()
     parent.wait()
-    waited(lambda: not sleepers())
+    waited(lambda: not told_of(tmp_path, "sleep", "1000"))
 
 
 def test_a_process_says_why_it_ended(tmp_path):
@@ -205,4 +206,6 @@ def test_a_process_says_why_it_ended(tmp_path):
     assert process.wait() == 3
     with pytest.raises(engine.RunError, match="the witness ended with exit code 3: no reason"):
         process.check()
-    assert not answers("127.0.0.1", free_port())
+    with socket.socket() as silent:  # bound, so that nobody else listens there
+        silent.bind(("127.0.0.1", 0))
+        assert not answers("127.0.0.1", silent.getsockname()[1])

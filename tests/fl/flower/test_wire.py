@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from specgrad_fl.flower import wire
@@ -21,7 +21,6 @@ scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max
 facts = st.dictionaries(st.text(max_size=5), scalars | st.lists(scalars, max_size=3), max_size=4)
 
 
-@settings(deadline=None)
 @given(facts, st.dictionaries(names, vectors, max_size=4))
 def test_packed_and_unpacked(told, sent):
     content = recorddict_from_proto(recorddict_to_proto(wire.pack(told, sent)))
@@ -44,7 +43,6 @@ records = (
 parts = st.sampled_from([wire.ARRAYS, wire.FACTS, "model"])
 
 
-@settings(deadline=None)
 @given(st.dictionaries(parts, records, max_size=3))
 def test_anything_else_is_refused_and_never_crashes(parts):
     content = RecordDict(parts)

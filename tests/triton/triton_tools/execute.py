@@ -43,7 +43,7 @@ def execute(grads: Sequence[Tensor], spec: FilterSpec) -> list[str]:
     }
     names = []
     for step in plan.launches:
-        variant = Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype, plan.strided)
+        variant = Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype)
         compiled = compile_variant(variant, TARGET)
         tensors["programs"] = torch.from_numpy(step.programs)
         kernel = KERNELS[step.kernel]

@@ -1,0 +1,119 @@
+"""The filter that a configuration asks for: one kind, or two that work together.
+
+``a+b`` applies a, then b. ``a-b`` removes what a removes but for what b would remove: of a gradient
+without b's share, filtered by a, with that share put back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specgrad_fl.config import Config
+from specgrad_fl.errors import ConfigError, suggest
+from specgrad_fl.loop import LoopPlan
+from specgrad_kernels import FilterPlan, FilterSpec, select_layers
+
+# fields of a spec that have a setting of their own
+SETTINGS = ("method", "ratio", "order")
+FREE = tuple(f.name for f in dataclasses.fields(FilterSpec) if f.name not in SETTINGS)
+
+
+class PairPlan:
+    """Two filters of the same layers.
+
+    spares: whether what the second filter removes is kept, instead of removed too
+    """
+
+    def __init__(self, first: FilterPlan, second: FilterPlan, spares: bool) -> None:
+        self.first, self.second, self.spares = first, second, spares
+        self.names, self.spec = first.names, first.spec
+
+    def filter_grads_(self) -> None:
+        """Filter the gradients in place."""
+        if not self.spares:
+            self.first.filter_grads_()
+            self.second.filter_grads_()
+            return
+        grads = [p.grad for p in self.first.parameters if p.grad is not None]
+        removed = [grad.clone() for grad in grads]
+        self.second.filter_grads_()
+        _subtract_(removed, grads)
+        self.first.filter_grads_()
+        for grad, share in zip(grads, removed, strict=True):
+            grad.add_(share)
+
+
+@torch.no_grad()
+def _subtract_(tensors: list[Tensor], others: list[Tensor]) -> None:
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.sub_(other)
+
+
+Plan = FilterPlan | LoopPlan | PairPlan
+
+
+def filter_plan(model: nn.Module, config: Config) -> Plan | None:
+    """The plan that the configuration asks for."""
+    if config.filter == "none":
+        return None
+    kinds = re.split("[+-]", config.filter)
+    try:
+        taken = select_layers(model, config.filter_select).taken
+        specs = [_spec(kind, config, taken) for kind in kinds]
+        if config.filter_backend == LoopPlan.NAME and len(specs) == 1:
+            return LoopPlan(taken, specs[0])
+        plans = [FilterPlan(taken.items(), s, backend=config.filter_backend) for s in specs]
+    except (ValueError, RuntimeError, re.error) as error:
+        raise ConfigError(f"filter {config.filter!r} cannot be used: {error}") from error
+    if not plans[0].names:
+        raise ConfigError(
+            f"filter_select {config.filter_select!r} takes no layer of {config.model}; choose "
+            "another, or filter 'none'"
+        )
+    return plans[0] if len(plans) == 1 else PairPlan(plans[0], plans[1], "-" in config.filter)
+
+
+def _spec(kind: str, config: Config, names: Collection[str]) -> FilterSpec:
+    ratio = layer_ratios(config, names) if config.filter_ratios else config.ratio
+    options = options_of(kind, config.filter_options, re.split("[+-]", config.filter))
+    return FilterSpec(kind, ratio, order=config.filter_order or None, **options)
+
+
+def options_of(kind: str, options: Mapping[str, Any], kinds: Collection[str]) -> dict[str, Any]:
+    """The options of one kind: ``window`` is for all kinds of a filter, ``lap.window`` for lap.
+
+    >>> options_of("lap", {"lap.window": 25, "boundary": "circular"}, ["lap", "fft"])
+    {'window': 25, 'boundary': 'circular'}
+    """
+    chosen = {}
+    for key, value in options.items():
+        owner, _, name = key.rpartition(".")
+        if owner and owner not in kinds:
+            raise ConfigError(
+                f"filter_options has {key!r}, and the filter is {'-'.join(kinds)}; "
+                f"{suggest(owner, kinds)}"
+            )
+        if name not in FREE:
+            raise ConfigError(
+                f"filter_options has {key!r}, which is no option of a filter; {suggest(name, FREE)}"
+            )
+        if owner in ("", kind):
+            chosen[name] = value
+    return chosen
+
+
+def layer_ratios(config: Config, names: Collection[str]) -> list[float]:
+    """The ratio of each filtered layer, in their order."""
+    for name in config.filter_ratios:
+        if name not in names:
+            raise ConfigError(
+                f"filter_ratios names {name!r}, which is not a filtered layer of {config.model}; "
+                f"{suggest(name, names)}"
+            )
+    return [config.filter_ratios.get(name, config.ratio) for name in names]

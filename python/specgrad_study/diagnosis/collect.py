@@ -1,0 +1,240 @@
+"""The clients' gradients at fixed weights: one full pass over each client's samples.
+
+Samples are taken as they are, without augmentation, and the model in evaluation mode, so that a
+client's gradient is that of its loss and has no noise of its own. Clients come one after the
+other, and their gradients are never held together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from specgrad_fl import assembly, batches, filters, prepare
+from specgrad_fl.assembly import Blueprint
+from specgrad_fl.batches import Samples
+from specgrad_fl.config import Config
+from specgrad_fl.data import Dataset
+from specgrad_fl.errors import ConfigError
+from specgrad_fl.partition import Partition
+from specgrad_fl.seeding import generator
+from torch import Tensor, nn
+
+from specgrad_kernels import FilterSpec, diagnostics, select_layers
+from specgrad_kernels.diagnostics import Disagreement, Noise, Snapshot
+from specgrad_kernels.flow import SHORTCUT, TRANSITION
+
+PASS_BATCH = 250
+NOISE_BATCHES = 8
+NOT_DIAGNOSED = (SHORTCUT, TRANSITION, "embedding")
+
+Said = Callable[[str], None]
+Changes = Mapping[str, Any]
+
+
+def say_nothing(text: str) -> None:
+    """For whoever wants no progress."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was measured at one set of weights.
+
+    round: rounds done before; clients: the active ones
+    loss: mean loss of these clients' samples at these weights, where there are samples
+    snapshot: their disagreement; noise: that of their mini-batches, if asked for
+    cosine: mean cosine between their updates after local training, if asked for
+    similarity: by stage, the CKA matrix of their local models, if asked for
+    """
+
+    round: int
+    clients: list[int]
+    loss: float | None
+    snapshot: Snapshot
+    noise: Noise | None = None
+    cosine: float | None = None
+    similarity: dict[str, list[list[float | None]]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """In a form that JSON can carry."""
+        return {
+            **vars(self),
+            "snapshot": self.snapshot.as_dict(),
+            "noise": vars(self.noise) if self.noise else None,
+        }
+
+    @staticmethod
+    def parse(fields: Mapping[str, Any]) -> Checkpoint:
+        """The inverse of :meth:`as_dict`."""
+        noise = fields["noise"]
+        return Checkpoint(
+            **{
+                **fields,
+                "snapshot": Snapshot.parse(fields["snapshot"]),
+                "noise": Noise(**noise) if noise else None,
+            }
+        )
+
+
+def diagnosed_spec(config: Config, model: nn.Module) -> tuple[list[str], FilterSpec]:
+    """The filtered layers, and the FFT filter with the configuration's ratios and order.
+
+    A run without a filter is diagnosed for the one it could have.
+    """
+    kind = config.filter if config.filter != "none" else "fft"
+    plan = filters.filter_plan(model, config.replace(filter=kind))
+    assert plan is not None
+    return plan.names, FilterSpec("fft", plan.spec.ratio, order=plan.spec.order)
+
+
+def changed(spec: FilterSpec, changes: Changes) -> FilterSpec:
+    """The spec with some fields changed.
+
+    >>> changed(FilterSpec(), {"method": "lap"}).method
+    'lap'
+    """
+    try:
+        return replace(spec, **changes)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the filter {dict(changes)} cannot be tried: {error}") from error
+
+
+def weight_tensors(model: nn.Module) -> list[str]:
+    """Tensors whose spectra are shown: weights, but no bias, norm, shortcut or embedding."""
+    try:
+        reasons = select_layers(model).reasons
+    except ValueError:  # no convolution: then there is no shortcut either
+        reasons = {}
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+        and parameter.dim() >= 2
+        and not reasons.get(name, "").startswith(NOT_DIAGNOSED)
+    ]
+
+
+class Collector:
+    """Measures any clients of one federation at any weights.
+
+    changes: fields of :class:`FilterSpec` in which the diagnosed filter differs from the
+        configuration's, such as ``{"ratio": 0.1}``
+    after: by label, further changes, each a filter whose effect on the disagreement of the
+        filtered layers is tried, such as ``{"lap": {"method": "lap"}}``
+    noise_batches: mini-batches for the noise of a client's gradient; 0 leaves it out
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        partition: Partition,
+        *,
+        changes: Changes | None = None,
+        after: Mapping[str, Changes] | None = None,
+        noise_batches: int = NOISE_BATCHES,
+    ) -> None:
+        self.config = config
+        self.partition = partition.clients
+        kind, arrays = batches.stored(dataset, augment=False, channels_last=config.channels_last)
+        blueprint = Blueprint(config, kind, prepare.inputs_of(dataset))
+        self.flat = assembly.build_model(blueprint)
+        self.samples = Samples(kind, arrays, assembly.device_of(config))
+        self.filtered, spec = diagnosed_spec(config, self.flat.model)
+        self.spec = changed(spec, changes or {})
+        self.measured = weight_tensors(self.flat.model)
+        self.after = {label: changed(self.spec, each) for label, each in (after or {}).items()}
+        self.noise_batches = noise_batches
+        self._named = dict(self.flat.model.named_parameters())
+
+    def load(self, weights: Tensor, buffers: Tensor | None = None) -> None:
+        """Use these weights, a vector in the order of the model's parameters."""
+        self.flat.weights.copy_(weights)
+        if buffers is not None:
+            self.flat.write_buffers(buffers)
+        self.flat.model.eval()
+
+    def _backward(self, indices: Tensor, samples: int) -> float:
+        """Add the gradient of these samples' loss, divided by ``samples``; the loss itself too."""
+        x, y = self.samples.train_batch(indices)
+        loss = F.cross_entropy(self.flat.model(x), y, reduction="sum") / samples
+        loss.backward()
+        return float(loss.detach())
+
+    def gradient(self, client: int) -> float:
+        """Put a client's gradient into ``flat.grads``; its mean loss."""
+        held = self.partition[client]
+        self.flat.grads.zero_()
+        return sum(self._backward(part, len(held)) for part in held.split(PASS_BATCH))
+
+    def _noise(self, client: int, round_number: int) -> float:
+        """``sigma_k^2`` around the gradient that is in ``flat.grads``, which is replaced."""
+        held = self.partition[client]
+        size = min(self.config.batch_size, len(held))
+        draw = generator(self.config.seed, "noise", round_number, client)
+        full = {"all": self.flat.grads.clone()}
+
+        def drawn() -> Mapping[str, Tensor]:
+            self.flat.grads.zero_()
+            self._backward(held[torch.randperm(len(held), generator=draw)[:size]], size)
+            return {"all": self.flat.grads}
+
+        return diagnostics.noise(full, (drawn() for _ in range(self.noise_batches)))
+
+    def checkpoint(
+        self,
+        weights: Tensor,
+        clients: Sequence[int],
+        *,
+        round_number: int = 0,
+        buffers: Tensor | None = None,
+        say: Said = say_nothing,
+    ) -> Checkpoint:
+        """Gradients of ``clients`` at ``weights``, weighted by their numbers of samples."""
+        self.load(weights, buffers)
+        meter = Disagreement(self.filtered, self.spec, measured=self.measured, after=self.after)
+        sizes = [len(self.partition[each]) for each in clients]
+        losses, sigmas = 0.0, []
+        for number, (each, size) in enumerate(zip(clients, sizes, strict=True), start=1):
+            say(f"round {round_number}: gradient of client {each}, {number} of {len(clients)}")
+            losses += size * self.gradient(each)
+            gradients = {name: self._named[name].grad for name in self.flat.segments}
+            try:
+                meter.add(size, gradients)  # type: ignore[arg-type]
+            except ValueError as error:
+                raise ConfigError(f"client {each} in round {round_number}: {error}") from error
+            if self.noise_batches:
+                sigmas.append(self._noise(each, round_number))
+        return Checkpoint(
+            round=round_number,
+            clients=list(clients),
+            loss=losses / sum(sizes),
+            snapshot=meter.result(),
+            noise=diagnostics.combined_noise(sizes, sigmas) if sigmas else None,
+        )
+
+
+def collect(
+    config: Config,
+    weights: Tensor,
+    clients: Collection[int],
+    *,
+    round_number: int = 0,
+    changes: Changes | None = None,
+    after: Mapping[str, Changes] | None = None,
+    noise_batches: int = 0,
+) -> Checkpoint:
+    """The disagreement of ``clients`` at ``weights``, with data and partition of ``config``."""
+    dataset = prepare.load_data(config)
+    collector = Collector(
+        config,
+        dataset,
+        prepare.divide(config, dataset),
+        changes=changes,
+        after=after,
+        noise_batches=noise_batches,
+    )
+    return collector.checkpoint(weights, list(clients), round_number=round_number)

@@ -1,0 +1,119 @@
+"""``specgrad-fl diagnose``: from a run or from gradient files to a table, pictures and ratios."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from specgrad_fl import atomic
+from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.partition import Partition
+from specgrad_fl.progress import Status
+from specgrad_fl.runs import RunDirectory
+
+from specgrad_kernels import FilterSpec
+from specgrad_kernels.spec import METHODS
+from specgrad_study.diagnosis import files, replay
+from specgrad_study.diagnosis.collect import Changes, changed
+from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text
+
+
+def tried(filters: list[str], orders: list[str]) -> dict[str, Changes]:
+    """The filters to try, by label: methods, and flattening orders of the diagnosed filter."""
+    if filters == ["none"]:
+        filters = []
+    for name in filters:
+        if name not in METHODS:
+            raise ConfigError(f"--filters has {name!r}; choose from {', '.join(METHODS)}")
+    by_method: dict[str, Changes] = {name: {"method": name} for name in filters}
+    return by_method | {f"order {order}": {"order": order} for order in orders}
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """The command."""
+    if (arguments.run is None) == (not arguments.gradients):
+        raise ConfigError("give either a run directory or --gradients FILE FILE")
+    _check_source(arguments)
+    if arguments.smoothness is not None and not arguments.smoothness > 0:
+        raise ConfigError(f"--smoothness is {arguments.smoothness}; it must be positive")
+    if arguments.noise_batches < 0:
+        raise ConfigError(f"--noise-batches is {arguments.noise_batches}; the least is 0")
+    status = Status(arguments.quiet)
+    try:
+        if arguments.gradients:
+            _from_files(arguments, status)
+        else:
+            _from_run(arguments, status)
+    finally:
+        status.done()
+
+
+def _check_source(arguments: argparse.Namespace) -> None:
+    """Refuse a flag that means nothing for what is diagnosed."""
+    of_runs, of_files = ["rounds", "local", "smoothness", "data_root"], ["weights", "select"]
+    other, flags = ("a run", of_runs) if arguments.gradients else ("gradient files", of_files)
+    for name in flags:
+        if getattr(arguments, name):
+            raise ConfigError(f"--{name.replace('_', '-')} is about {other}; leave it out")
+
+
+def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the command line changes in the diagnosed filter."""
+    given = {"ratio": arguments.ratio, "order": arguments.order}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _from_run(arguments: argparse.Namespace, status: Status) -> None:
+    source = RunDirectory(arguments.run)
+    config = source.config()
+    if arguments.data_root:
+        config = config.replace(data_root=arguments.data_root)
+    if not source.partition_path.is_file():
+        raise RunError(f"{source.path} has no partition.npz yet; resume the run first")
+    out = arguments.out or source.path / "diagnosis"
+    rounds = arguments.rounds or [source.load_rounds()]
+    request = replay.Request(
+        changes=_changes(arguments),
+        after=tried(arguments.filters, arguments.orders),
+        noise_batches=arguments.noise_batches,
+        local=arguments.local,
+    )
+    measured = replay.along(config, rounds, out, request, source=source, say=status)
+    samples = max(Partition.load(source.partition_path).sizes)
+    diagnosis = Diagnosis.of(source.path.name, measured, arguments.share, arguments.rho_limit)
+    _write(out, diagnosis, as_json(diagnosis, config, samples, arguments.smoothness))
+
+
+def _from_files(arguments: argparse.Namespace, status: Status) -> None:
+    spec = changed(FilterSpec(), _changes(arguments))
+    after = tried(arguments.filters, arguments.orders)
+    measured = files.from_files(
+        arguments.gradients,
+        arguments.weights,
+        select=arguments.select,
+        spec=spec,
+        after={label: changed(spec, each) for label, each in after.items()},
+        say=status,
+    )
+    title = f"{len(arguments.gradients)} gradient files"
+    diagnosis = Diagnosis.of(title, [measured], arguments.share, arguments.rho_limit)
+    _write(arguments.out or Path("diagnosis"), diagnosis, as_json(diagnosis))
+
+
+def _write(out: Path, diagnosis: Diagnosis, found: dict[str, Any]) -> None:
+    """All files, then the table on standard output."""
+    from specgrad_study.diagnosis import pictures  # matplotlib takes a second to import
+
+    atomic.make_folder(out)
+    pictures.bands(out / "bands.png", {diagnosis.title: diagnosis.band_energies})
+    pictures.layers(out / "layers.png", diagnosis)
+    pictures.after_filter(out / "filter.png", diagnosis)
+    for checkpoint in diagnosis.checkpoints:
+        if checkpoint.similarity:
+            pictures.similarity(out / f"similarity-{checkpoint.round}.png", checkpoint)
+    atomic.write_text(out / "ratios.toml", diagnosis.ratios_toml())
+    atomic.write_text(out / "diagnosis.json", json.dumps(found, indent=2) + "\n")
+    print(as_text(diagnosis))
+    print(f"\nwritten to {out}: " + ", ".join(sorted(p.name for p in out.iterdir() if p.is_file())))

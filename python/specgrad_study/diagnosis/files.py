@@ -1,0 +1,101 @@
+"""A diagnosis from gradients that the user has: one safetensors file for each client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from specgrad_fl.errors import ConfigError, RunError
+from torch import Tensor
+
+from specgrad_kernels import FilterSpec
+from specgrad_kernels.diagnostics import Cosines, Disagreement
+from specgrad_study.diagnosis.collect import Checkpoint, Said, say_nothing
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise RunError(f"there is no gradient file {path}") from error
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path} is not a safetensors file: {error}") from error
+
+
+def chosen_layers(tensors: Mapping[str, Tensor], select: str) -> list[str]:
+    """The tensors to filter: those that match ``select``, or else convolution kernels.
+
+    Files hold no model, so kernels are told by their shape: three dimensions or more.
+    """
+    if select:
+        try:
+            pattern = re.compile(select)
+        except re.error as error:
+            raise ConfigError(f"--select {select!r} is no regular expression: {error}") from error
+        names = [name for name in tensors if pattern.search(name)]
+    else:
+        names = [name for name, tensor in tensors.items() if tensor.dim() >= 3]
+    if not names:
+        raise ConfigError(
+            f"--select {select!r} matches none of the {len(tensors)} tensors; name the layers to "
+            "filter by a regular expression"
+            if select
+            else "no tensor has three dimensions or more, as convolutions have; name the layers "
+            "to filter by --select"
+        )
+    return names
+
+
+def from_files(
+    paths: Sequence[Path],
+    weights: Sequence[float] = (),
+    *,
+    select: str = "",
+    spec: FilterSpec | None = None,
+    after: Mapping[str, FilterSpec] | None = None,
+    say: Said = say_nothing,
+) -> Checkpoint:
+    """What the clients disagree about, and the mean cosine of their gradients.
+
+    weights: of the clients, such as their numbers of samples; by default all the same
+    select: regular expression for the tensors to filter
+
+    Each file is read twice, so that one is in memory at a time.
+    """
+    if len(paths) < 2:
+        raise RunError(f"{len(paths)} gradient file was given; disagreement needs two clients")
+    if weights and len(weights) != len(paths):
+        raise ConfigError(f"--weights has {len(weights)} numbers for {len(paths)} files")
+    first = read(paths[0])
+    filtered = chosen_layers(first, select)
+    measured = [name for name, tensor in first.items() if tensor.dim() >= 2 or name in filtered]
+    meter = Disagreement(filtered, spec, measured=measured, after=after)
+    weights = weights or [1.0] * len(paths)
+    for weight, (path, tensors) in zip(weights, _each(paths, "spectra", say), strict=True):
+        try:
+            meter.add(weight, tensors)
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{path}: {error}") from error
+    cosines = Cosines()
+    for path, tensors in _each(paths, "cosines", say):
+        try:
+            cosines.add(tensors)
+        except ValueError as error:
+            raise RunError(f"{path}: {error}") from error
+    return Checkpoint(
+        round=0,
+        clients=list(range(len(paths))),
+        loss=None,
+        snapshot=meter.result(),
+        cosine=cosines.mean(),
+    )
+
+
+def _each(paths: Sequence[Path], what: str, say: Said) -> Iterator[tuple[Path, dict[str, Tensor]]]:
+    for number, path in enumerate(paths, start=1):
+        say(f"{what}: file {number} of {len(paths)}")
+        yield path, read(path)

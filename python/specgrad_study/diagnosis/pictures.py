@@ -1,0 +1,121 @@
+"""The pictures of a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from specgrad_fl.plots import save
+
+from specgrad_kernels.diagnostics import BANDS, RATIOS, Snapshot
+from specgrad_study.diagnosis.collect import Checkpoint
+from specgrad_study.diagnosis.report import Diagnosis
+
+
+def bands(path: Path, energies: Mapping[str, Sequence[float]]) -> None:
+    """Spectral bias of drift: disagreement by band, absolute above and as shares below.
+
+    energies: by label, such as a Dirichlet alpha, the mean energy of each band
+    """
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    width = 0.8 / len(energies)
+    for index, (label, values) in enumerate(energies.items()):
+        places = np.arange(1, BANDS + 1) + (index - (len(energies) - 1) / 2) * width
+        whole = sum(values) or 1.0
+        above.bar(places, values, width, label=label)
+        below.bar(places, [100 * value / whole for value in values], width, label=label)
+    below.axhline(100 / BANDS, color="black", lw=0.8, ls="--", label="spread evenly")
+    above.set(ylabel="heterogeneity energy")
+    below.set(
+        ylabel="share of the total (%)", xlabel="frequency band, low to high", xticks=range(1, 11)
+    )
+    for axes in (above, below):
+        axes.grid(axis="y", alpha=0.3)
+        axes.legend(fontsize="small")
+    save(figure, path)
+
+
+def layers(path: Path, diagnosis: Diagnosis) -> None:
+    """Share of each band in each layer's disagreement, with the recommended ratio beside it."""
+    first = diagnosis.snapshots[0].layers
+    named = [name for name, layer in first.items() if layer.has_bands]
+    shares = []
+    for name in named:
+        rounds = [snapshot.layers[name].bands() for snapshot in diagnosis.snapshots]
+        energies = torch.stack(rounds).sum(0)
+        shares.append((energies / (float(energies.sum()) or 1.0)).tolist())
+    ratios = diagnosis.recommendation.as_table()
+    figure = Figure(figsize=(8, 1.5 + 0.28 * len(named)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(100 * np.array(shares), aspect="auto", cmap="viridis", vmin=0)
+    axes.set(
+        xlabel="frequency band, low to high",
+        xticks=range(BANDS),
+        xticklabels=range(1, BANDS + 1),
+        yticks=range(len(named)),
+    )
+    axes.set_yticklabels([_with_ratio(name, ratios.get(name)) for name in named], fontsize="small")
+    figure.colorbar(image, label="share of the layer's disagreement (%)")
+    save(figure, path)
+
+
+def _with_ratio(name: str, ratio: float | None) -> str:
+    if ratio is None:
+        return name
+    return f"{name}  r={ratio:g}" if ratio else f"{name}  leave"
+
+
+def _curve(snapshots: Sequence[Snapshot]) -> tuple[list[float], list[float], list[float]]:
+    """Ratio, share of disagreement left, and rho, in the filtered layers, means over rounds."""
+    ratios, left, rho = [], [], []
+    for ratio in RATIOS:
+        kept, cost = [], []
+        for snapshot in snapshots:
+            filtered = snapshot.filtered
+            low = sum(layer.low(layer.cutoff_of(ratio)) for layer in filtered)
+            signal = sum(layer.low_signal(layer.cutoff_of(ratio)) for layer in filtered)
+            kept.append(1 - low / (snapshot.filtered_disagreement or 1.0))
+            cost.append(signal / (snapshot.signal or 1.0))
+        ratios.append(float(ratio))
+        left.append(100 * sum(kept) / len(kept))
+        rho.append(100 * sum(cost) / len(cost))
+    return ratios, left, rho
+
+
+def after_filter(path: Path, diagnosis: Diagnosis) -> None:
+    """Disagreement left after the filter: by ratio, and for every filter that was tried."""
+    tried = diagnosis.left()
+    figure = Figure(figsize=(11 if tried else 6, 4), layout="constrained")
+    panels = figure.subplots(1, 2 if tried else 1, squeeze=False)[0]
+    ratios, left, rho = _curve(diagnosis.snapshots)
+    panels[0].plot(ratios, left, label="disagreement left")
+    panels[0].plot(ratios, rho, label="mean gradient removed (rho)", ls="--")
+    panels[0].set(xlabel="ratio of the FFT filter", ylabel="%", ylim=(0, 105))
+    panels[0].legend(fontsize="small")
+    panels[0].grid(alpha=0.3)
+    if tried:
+        panels[1].barh(list(tried), [100 * value for value in tried.values()])
+        panels[1].axvline(100, color="black", lw=0.8, ls="--")
+        panels[1].invert_yaxis()
+        panels[1].set(xlabel="disagreement left in the filtered layers (%)")
+        panels[1].grid(axis="x", alpha=0.3)
+    save(figure, path)
+
+
+def similarity(path: Path, checkpoint: Checkpoint) -> None:
+    """CKA between local models, one matrix for each stage."""
+    stages = checkpoint.similarity
+    figure = Figure(figsize=(2.6 * len(stages) + 0.8, 3.2), layout="constrained")
+    panels = figure.subplots(1, len(stages), squeeze=False)[0]
+    for axes, (stage, matrix) in zip(panels, stages.items(), strict=True):
+        values = np.array([[np.nan if v is None else v for v in row] for row in matrix])
+        image = axes.imshow(values, vmin=0, vmax=1, cmap="magma")
+        off = values[~np.eye(len(values), dtype=bool)]
+        axes.set_title(f"{stage}\nmean {off.mean():.2f}", fontsize="small")
+        axes.set(xlabel="local model", xticks=[], yticks=[])
+    figure.colorbar(image, ax=panels, label="CKA")
+    save(figure, path)

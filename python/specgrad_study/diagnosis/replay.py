@@ -1,0 +1,211 @@
+"""A diagnosis along a run: its rounds are played again, and measured where that was asked for.
+
+A run is the same whenever it is played, so a copy goes through the same weights and draws the same
+clients as the run itself, which is never touched. Every measured round is stored at once: an
+interrupted diagnosis goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from specgrad_fl import atomic, engine, prepare
+from specgrad_fl.config import Config
+from specgrad_fl.engine import Engine
+from specgrad_fl.errors import RunError
+from specgrad_fl.partition import Partition
+from specgrad_fl.runs import RunDirectory
+from torch import Tensor
+
+from specgrad_kernels.diagnostics import Cosines
+from specgrad_study.diagnosis.collect import (
+    NOISE_BATCHES,
+    Changes,
+    Checkpoint,
+    Collector,
+    Said,
+    say_nothing,
+)
+from specgrad_study.diagnosis.similarity import IMAGES, features, similarity
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is measured at each round.
+
+    changes, after: the diagnosed filter and the ones to try, see :class:`Collector`
+    noise_batches: mini-batches for each client's gradient noise; 0 for none
+    local: whether to compare the local models of the round: cosines of updates, CKA of features
+    images: test images for the features
+    """
+
+    changes: Changes = field(default_factory=dict)
+    after: Mapping[str, Changes] = field(default_factory=dict)
+    noise_batches: int = NOISE_BATCHES
+    local: bool = False
+    images: int = IMAGES
+
+    def key(self, config: Config) -> str:
+        """Fingerprint of configuration and request: stored rounds of another are not taken."""
+        what = json.dumps([config.digest, vars(self)], default=dict)
+        return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+class _Store:
+    """Measured rounds as files of one folder."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder = folder
+        self._key = key
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"round-{number:06d}.json"
+
+    def get(self, number: int) -> Checkpoint | None:
+        try:
+            fields = json.loads(self._path(number).read_text(encoding="utf-8"))
+            return Checkpoint.parse(fields["checkpoint"]) if fields["key"] == self._key else None
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{self._path(number)} is damaged ({error!r}); remove it and try again"
+            ) from error
+
+    def put(self, measured: Checkpoint) -> None:
+        fields = {"key": self._key, "checkpoint": measured.as_dict()}
+        atomic.write_text(self._path(measured.round), json.dumps(fields) + "\n")
+
+
+def stored(config: Config, out: Path, request: Request) -> list[Checkpoint]:
+    """The rounds that :func:`along` has measured so far, in their order."""
+    store = _Store(out, request.key(config))
+    numbers = sorted(int(path.stem.removeprefix("round-")) for path in out.glob("round-*.json"))
+    measured = [store.get(number) for number in numbers]
+    return [each for each in measured if each is not None]
+
+
+def along(
+    config: Config,
+    rounds: Sequence[int],
+    out: Path,
+    request: Request | None = None,
+    *,
+    source: RunDirectory | None = None,
+    say: Said = say_nothing,
+) -> list[Checkpoint]:
+    """Measure the clients that are active after each number of ``rounds`` done.
+
+    out: folder for the measured rounds, and for the copy of the run while it is played
+    source: the run to be diagnosed; without it, one is played from ``config``
+    """
+    request = request or Request()
+    wanted = sorted(set(rounds))
+    if not wanted:
+        raise RunError("rounds is empty; give at least one number of rounds done")
+    for number in wanted:
+        if not 0 <= number <= config.rounds:
+            raise RunError(
+                f"round {number} is not in this run of {config.rounds} rounds; choose numbers of "
+                f"rounds done, from 0 to {config.rounds}"
+            )
+    copy = RunDirectory(out / "replay")
+    with copy.locked():
+        config, dataset, partition = prepare.prepare(config)
+        if source is not None:
+            partition = Partition.load(source.partition_path)
+            partition.check(dataset)
+        store = _Store(out, request.key(config))
+        missing = [number for number in wanted if store.get(number) is None]
+        if missing:
+            torch.set_num_threads(config.threads)
+            _prepare(copy, config, source, missing[0])
+            collector = Collector(
+                config,
+                dataset,
+                partition,
+                changes=request.changes,
+                after=request.after,
+                noise_batches=request.noise_batches,
+            )
+            trains = request.local or missing[-1] > copy.load_rounds()
+            played = config if trains else config.replace(workers=1)
+            player = Engine(played, dataset, partition, copy).start()
+            try:
+                _play(player, collector, missing, request, store, say)
+            finally:
+                player.close()
+    shutil.rmtree(copy.path)
+    measured = [store.get(number) for number in wanted]
+    return [each for each in measured if each is not None]
+
+
+def _prepare(copy: RunDirectory, config: Config, source: RunDirectory | None, first: int) -> None:
+    """Begin the copy: where an interrupted one stopped, where the run was stored, or anew."""
+    if copy.exists and copy.config().digest == config.digest and copy.load_rounds() <= first:
+        return
+    for path in copy.path.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
+    if source is not None and source.load_rounds() <= first:
+        for path in (source.last_path, source.metrics_path):
+            if path.is_file():
+                shutil.copy2(path, copy.path / path.name)
+        if source.clients_path.is_dir():
+            shutil.copytree(source.clients_path, copy.clients_path)
+    copy.create(config)
+
+
+def _play(
+    player: Engine,
+    collector: Collector,
+    missing: Sequence[int],
+    request: Request,
+    store: _Store,
+    say: Said,
+) -> None:
+    """Measure before the round is played, since that moves the weights; keep it afterwards."""
+    for number in range(player.state.rounds, missing[-1] + 1):
+        board = player.board
+        before, measured = board.weights.clone(), None
+        if number in missing:
+            active = engine.draw_clients(player.config, player.config.clients, number)
+            measured = collector.checkpoint(
+                before, active, round_number=number, buffers=board.buffers, say=say
+            )
+        ends = number == missing[-1]
+        if not ends or request.local:
+            say(f"round {number + 1} of {missing[-1] + request.local}: local training")
+            record = player.round(number)
+        if measured is not None:
+            if request.local:
+                measured = _with_local_models(player, collector, measured, before, request, say)
+            store.put(measured)
+        if not ends:
+            player.keep(record)
+
+
+def _with_local_models(
+    player: Engine,
+    collector: Collector,
+    measured: Checkpoint,
+    before: Tensor,
+    request: Request,
+    say: Said,
+) -> Checkpoint:
+    """Compare what the clients of the round just played have learned."""
+    cosines, kept = Cosines(), []
+    for row, client in enumerate(measured.clients):
+        say(f"round {measured.round}: features of the model of client {client}")
+        cosines.add({"update": player.board.results[row] - before})
+        collector.load(player.board.results[row], player.board.buffer_results[row])
+        kept.append(features(collector.flat.model, collector.samples, request.images))
+    return replace(measured, cosine=cosines.mean(), similarity=similarity(kept))

@@ -1,0 +1,267 @@
+"""What a diagnosis says: a table by layer, the theory's numbers, and ratios to train with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specgrad_fl.config import Config, to_toml
+from specgrad_fl.errors import ConfigError
+
+from specgrad_kernels import diagnostics
+from specgrad_kernels.diagnostics import Recommendation, Snapshot
+from specgrad_kernels.diagnostics.theory import LEAST_ROUNDS
+from specgrad_study.diagnosis.collect import Checkpoint
+
+Table = list[dict[str, Any]]
+NO_BOUND = f"the theorem begins at {LEAST_ROUNDS} rounds"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Measured rounds, and the ratios that follow from them.
+
+    title: what was diagnosed
+    share, rho_limit: what was asked of the recommendation
+    """
+
+    title: str
+    checkpoints: list[Checkpoint]
+    recommendation: Recommendation
+    share: float
+    rho_limit: float
+
+    @staticmethod
+    def of(
+        title: str, checkpoints: list[Checkpoint], share: float = 0.5, rho_limit: float = 0.5
+    ) -> Diagnosis:
+        """A diagnosis with its recommendation."""
+        snapshots = [each.snapshot for each in checkpoints]
+        try:
+            chosen = diagnostics.recommend(snapshots, share=share, rho_limit=rho_limit)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        return Diagnosis(title, checkpoints, chosen, share, rho_limit)
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        return [each.snapshot for each in self.checkpoints]
+
+    @property
+    def band_energies(self) -> list[float]:
+        """Disagreement by band, the mean over layers and rounds."""
+        return diagnostics.mean_bands(self.snapshots).tolist()
+
+    @property
+    def band_shares(self) -> list[float]:
+        return diagnostics.band_shares(self.snapshots).tolist()
+
+    def left(self) -> dict[str, float]:
+        """For each tried filter the share of disagreement it leaves, the mean over rounds."""
+        labels = self.snapshots[0].after
+        shares = {
+            label: [v for s in self.snapshots if (v := s.left(label)) is not None]
+            for label in labels
+        }
+        return {label: sum(v) / len(v) for label, v in shares.items() if v}
+
+    def table(self) -> Table:
+        """One row for each measured layer, means over rounds, kappa their minimum."""
+        ratios = self.recommendation.as_table()
+        rows: Table = []
+        for name, first in self.snapshots[0].layers.items():
+            if not first.edges:
+                continue
+            layers = [snapshot.layers[name] for snapshot in self.snapshots]
+            kappas = [k for layer in layers if (k := layer.kappa()) is not None]
+            taus = [layer.tau for layer in layers if layer.tau is not None]
+            lowest = None
+            if first.has_bands and any(layer.total > 0 for layer in layers):
+                lowest = float(sum(b.bands()[0] for b in layers) / sum(b.total for b in layers))
+            rows.append(
+                {
+                    "layer": name,
+                    "d": first.d,
+                    "cutoff": first.cutoff,
+                    "disagreement": sum(layer.total for layer in layers) / len(layers),
+                    "lowest_band": lowest,
+                    "kappa": min(kappas, default=None) if first.filtered else None,
+                    "tau": max(taus, default=None),
+                    "lambda": first.lambda_ if first.filtered else None,
+                    "ratio": ratios.get(name),
+                }
+            )
+        return rows
+
+    def ratios_toml(self) -> str:
+        """The recommendation as a configuration file for ``--filter-ratios`` or ``--config``."""
+        about = "# share of each layer's spectrum to remove; 0 leaves the layer alone"
+        return about + to_toml({"filter_ratios": self.recommendation.as_table()})
+
+
+def mean_similarity(checkpoint: Checkpoint) -> dict[str, float | None]:
+    """By stage the mean CKA between different local models; ``None`` where it is undefined."""
+    means: dict[str, float | None] = {}
+    for stage, matrix in checkpoint.similarity.items():
+        entries = [v for i, row in enumerate(matrix) for j, v in enumerate(row) if i != j]
+        known = [v for v in entries if v is not None]
+        means[stage] = sum(known) / len(known) if len(known) == len(entries) > 0 else None
+    return means
+
+
+def theory(
+    checkpoints: Sequence[Checkpoint],
+    config: Config | None = None,
+    samples: int = 0,
+    smoothness: float | None = None,
+) -> dict[str, Any]:
+    """Budgets, and the bounds as functions of ``L``; all of it diagnostic.
+
+    samples: of a client, for the number of local steps; smoothness: a value for ``L``. The gap
+    ``F(w_0) - F*`` is the loss at the first measured round: cross-entropy is never below 0.
+    """
+    budget = diagnostics.budget([each.snapshot for each in checkpoints])
+    report: dict[str, Any] = {
+        "label": "diagnostic",
+        "kappa": budget.kappa,
+        "rho": budget.rho,
+        "rho_by_round": {str(c.round): c.snapshot.rho for c in checkpoints},
+        "delta_high_squared": {"measured": budget.measured, "certified": budget.certified},
+        "delta_filtered_squared": budget.delta_filtered,
+        "delta_residual_squared": budget.delta_residual,
+        "parseval_error": max(c.snapshot.parseval_error for c in checkpoints),
+    }
+    noises = [c.noise for c in checkpoints if c.noise is not None]
+    gap = checkpoints[0].loss
+    if config is None or not noises or budget.rho is None or gap is None:
+        return report
+    noise = diagnostics.Noise(max(n.local for n in noises), max(n.averaged for n in noises))
+    report["noise"] = {"sigma_loc_squared": noise.local, "sigma_bar_squared": noise.averaged}
+    if config.rounds < LEAST_ROUNDS:
+        return report | {"bounds": None, "why_no_bounds": NO_BOUND}
+    steps = config.epochs * math.ceil(samples / config.batch_size)
+    given: dict[str, Any] = {
+        "gap": gap,
+        "rho": budget.rho,
+        "delta_high": budget.measured,
+        "noise": noise,
+        "rounds": config.rounds,
+        "steps": steps,
+    }
+    sampled: dict[str, Any] = {"clients": config.clients, "active": config.active}
+    bounds = {
+        "full_participation": diagnostics.theorem_bound(**given),
+        "partial_participation": diagnostics.partial_bound(**given, **sampled),
+    }
+    at = {} if smoothness is None else {"smoothness": smoothness}
+    return report | {
+        "bounds": {
+            "label": "diagnostic: slope L + constant, with the smoothness L",
+            "gap": gap,
+            "rounds": config.rounds,
+            "steps": steps,
+            "q_M": diagnostics.sampling_factor(**sampled),
+            **at,
+            **{
+                name: vars(bound) | ({"bound": bound.at(smoothness)} if smoothness else {})
+                for name, bound in bounds.items()
+            },
+        }
+    }
+
+
+def as_json(
+    diagnosis: Diagnosis,
+    config: Config | None = None,
+    samples: int = 0,
+    smoothness: float | None = None,
+) -> dict[str, Any]:
+    """Everything that was found, without the raw spectra; see :func:`theory`."""
+    return {
+        "title": diagnosis.title,
+        "bands": {
+            "energy": diagnosis.band_energies,
+            "share": diagnosis.band_shares,
+        },
+        "layers": diagnosis.table(),
+        "left_after_filter": diagnosis.left(),
+        "theory": theory(diagnosis.checkpoints, config, samples, smoothness),
+        "recommendation": {
+            "share": diagnosis.share,
+            "rho_limit": diagnosis.rho_limit,
+            "rho": diagnosis.recommendation.rho,
+            "layers": [vars(choice) for choice in diagnosis.recommendation.choices],
+        },
+        "rounds": [
+            {
+                "round": c.round,
+                "clients": c.clients,
+                "loss": c.loss,
+                "disagreement": sum(layer.total for layer in c.snapshot.layers.values()),
+                _cosine_name(c): c.cosine,
+                "mean_similarity": mean_similarity(c),
+            }
+            for c in diagnosis.checkpoints
+        ],
+    }
+
+
+def _cosine_name(checkpoint: Checkpoint) -> str:
+    """Gradient files have no local models, so what is compared there are the gradients."""
+    from_files = checkpoint.cosine is not None and not checkpoint.similarity
+    return "cosine_of_gradients" if from_files else "cosine_of_updates"
+
+
+HEADER = ("layer", "d", "cutoff", "lowest band", "kappa", "ratio")
+
+
+def as_text(diagnosis: Diagnosis) -> str:
+    """The table by layer, and what is common to all, for people."""
+    rows = [HEADER]
+    for row in diagnosis.table():
+        ratio = "-" if row["ratio"] is None else f"{row['ratio']:g}" if row["ratio"] else "leave"
+        cells = (f"{row['d']:,}", str(row["cutoff"] or "-"))
+        rows.append(
+            (row["layer"], *cells, _percent(row["lowest_band"]), _percent(row["kappa"]), ratio)
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    shares = diagnosis.band_shares
+    budget = diagnostics.budget(diagnosis.snapshots)
+    chosen = diagnosis.recommendation
+    lines += [
+        "",
+        f"{_percent(shares[0])} of the disagreement lies in the lowest tenth of the spectrum "
+        "(10% if it were spread evenly)",
+        f"the filter removes {_percent(budget.rho)} of the mean gradient (rho), and leaves "
+        f"{_left(diagnosis)} of the disagreement in its layers",
+        f"the recommended ratios remove at least {_percent(diagnosis.share)} of the disagreement "
+        f"in {sum(r > 0 for r in chosen.ratios)} of {len(chosen.ratios)} layers, and "
+        f"{_percent(chosen.rho)} of the mean gradient",
+    ]
+    for checkpoint in diagnosis.checkpoints:
+        if checkpoint.cosine is not None:
+            what = _cosine_name(checkpoint).replace("_", " ")
+            lines.append(f"round {checkpoint.round}: mean {what} {checkpoint.cosine:.3f}")
+        if checkpoint.similarity:
+            similar = ", ".join(f"{k} {_two(v)}" for k, v in mean_similarity(checkpoint).items())
+            lines[-1] += f"; CKA of local models: {similar}"
+    return "\n".join(lines)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _two(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.2f}"
+
+
+def _left(diagnosis: Diagnosis) -> str:
+    kept = sum(layer.high() for s in diagnosis.snapshots for layer in s.filtered)
+    whole = sum(s.filtered_disagreement for s in diagnosis.snapshots)
+    return _percent(kept / whole if whole else None)

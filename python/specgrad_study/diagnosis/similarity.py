@@ -1,0 +1,109 @@
+"""How similar local models are: CKA of their features, stage by stage, on the same test images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from specgrad_fl.batches import Samples
+from torch import Tensor, nn
+
+from specgrad_kernels.diagnostics import debiased_cka
+from specgrad_kernels.flow import NORMS
+
+IMAGES = 2000
+BATCH = 200
+PENULTIMATE = "penultimate"
+
+Features = dict[str, Tensor]
+
+
+def pooled(output: Tensor) -> Tensor:
+    """Channel means: over space for ``[n, c, ...]`` from convolutions, over tokens otherwise.
+
+    >>> pooled(torch.ones(2, 3, 4, 4)).shape, pooled(torch.ones(2, 65, 8)).shape
+    (torch.Size([2, 3]), torch.Size([2, 8]))
+    """
+    if output.dim() == 3:
+        return output.mean(1)
+    return output.flatten(2).mean(2) if output.dim() > 3 else output
+
+
+def stage_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The parts of a model that are compared, by name.
+
+    A model may list its stages as ``stages``, as the bundled ResNets do. Of others, the direct
+    children with weights are taken, and the parts of a container instead of the container. Norms
+    are left out, and the head, whose input is the penultimate layer.
+    """
+    listed = getattr(model, "stages", None)
+    if listed is not None:
+        return {name: model.get_submodule(name) for name in listed}
+    stages: dict[str, nn.Module] = {}
+    head = last_linear(model)
+    for name, child in model.named_children():
+        weighted = next(child.parameters(), None) is not None
+        if not weighted or child is head or isinstance(child, NORMS):
+            continue
+        if isinstance(child, (nn.ModuleList, nn.Sequential)):
+            stages |= {f"{name}.{part}": module for part, module in child.named_children()}
+        else:
+            stages[name] = child
+    return stages
+
+
+def last_linear(model: nn.Module) -> nn.Linear | None:
+    """The linear layer registered last: the head of every model that classifies by one."""
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    return linear[-1] if linear else None
+
+
+@contextmanager
+def recording(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """Collects pooled features of every forward pass inside the block."""
+    kept: dict[str, list[Tensor]] = {}
+    handles = []
+    for name, module in stage_modules(model).items():
+        kept[name] = []
+        handles.append(
+            module.register_forward_hook(
+                lambda _, __, output, rows=kept[name]: rows.append(pooled(output).float().cpu())
+            )
+        )
+    head = last_linear(model)
+    if head is not None:
+        rows = kept[PENULTIMATE] = []
+        handles.append(
+            head.register_forward_pre_hook(
+                lambda _, inputs: rows.append(inputs[0].flatten(1).float().cpu())
+            )
+        )
+    try:
+        yield kept
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.inference_mode()
+def features(model: nn.Module, samples: Samples, images: int = IMAGES) -> Features:
+    """Features of the first test images, by stage, ``[n, p]``; never augmented."""
+    count = min(images, len(samples.test_y))
+    model.eval()
+    with recording(model) as kept:
+        for start in range(0, count, BATCH):
+            model(samples.test_batch(start, min(start + BATCH, count))[0])
+    return {name: torch.cat(rows) for name, rows in kept.items()}
+
+
+def similarity(models: list[Features], batch: int = BATCH) -> dict[str, list[list[float | None]]]:
+    """By stage the debiased CKA of all pairs of models; ``None`` where features do not vary."""
+    matrices = {}
+    for stage in models[0]:
+        matrix = debiased_cka([each[stage] for each in models], batch)
+        matrices[stage] = [
+            [None if math.isnan(value) else value for value in row] for row in matrix.tolist()
+        ]
+    return matrices

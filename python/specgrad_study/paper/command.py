@@ -1,0 +1,122 @@
+"""``specgrad-fl reproduce``: run what is missing, then write the report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from specgrad_fl import fleet
+from specgrad_fl.config import Config, read_toml
+from specgrad_fl.errors import RunError, suggest
+from specgrad_fl.fleet import Job
+from specgrad_fl.progress import FleetProgress, Status, clock
+from specgrad_fl.summary import check_measure
+
+from specgrad_study.paper import registry, report, schedule
+from specgrad_study.paper.estimate import estimate
+from specgrad_study.paper.model import Cell, Context, Experiment, tuned
+from specgrad_study.paper.presets import PRESETS, Preset
+
+Chosen = list[tuple[Experiment, list[Cell]]]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """The command."""
+    preset = _preset(arguments)
+    check_measure(arguments.measure)
+    folder = arguments.runs or Path("runs") / preset.name
+    chosen = _chosen(arguments, preset)
+    every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]
+    jobs = schedule.jobs_of(every, folder, arguments.data_root, _workers(arguments))
+    machine, machines = schedule.parse_shard(arguments.shard)
+    missing = fleet.missing(schedule.shard(jobs, machine, machines))
+    if arguments.dry_run:
+        _estimate(missing, chosen, arguments)
+        return
+    refusals: list[str] = []
+    if not arguments.report_only:
+        status = Status(arguments.quiet)
+        context = Context(preset, folder, status, arguments.data_root, _workers(arguments))
+        refusals = _play(missing, arguments)
+        # what is measured once is measured by the first of several machines
+        for experiment, cells in chosen if machine == 1 else ():
+            if experiment.measure is not None:
+                try:
+                    experiment.measure(cells, context)
+                except RunError as error:
+                    refusals.append(f"{experiment.name}: {error}")
+        status.done()
+    subject = report.Subject(preset, folder, arguments.measure, _again(arguments))
+    parts = [report.collect(experiment, cells, subject) for experiment, cells in chosen]
+    print(report.write(parts, subject, arguments.out or folder / "report"))
+    if refusals:
+        raise RunError(
+            f"{len(refusals)} runs or measurements did not finish; the first: {refusals[0]}"
+        )
+
+
+def _preset(arguments: argparse.Namespace) -> Preset:
+    if arguments.preset not in PRESETS:
+        name = arguments.preset
+        raise RunError(f"there is no preset {name!r}; {suggest(name, PRESETS)}")
+    preset = PRESETS[arguments.preset]()
+    if arguments.device:
+        return replace(preset, base=preset.base.replace(device=arguments.device))
+    return preset
+
+
+def _chosen(arguments: argparse.Namespace, preset: Preset) -> Chosen:
+    """The experiments with their cells, tuned and with the seeds asked for."""
+    files = [Config(**read_toml(path)) for path in arguments.tuned]
+    return [
+        (
+            experiment,
+            [
+                replace(cell, seeds=tuple(arguments.seeds)) if arguments.seeds else cell
+                for cell in tuned(experiment.cells(preset), files)
+            ],
+        )
+        for experiment in registry.find(arguments.names)
+    ]
+
+
+def _workers(arguments: argparse.Namespace) -> int:
+    """Side by side, each run has one process."""
+    return arguments.workers or (1 if arguments.jobs > 1 else 0)
+
+
+def _again(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The command that makes the same report, wherever its folders are."""
+    words = [*arguments.names, f"--preset={arguments.preset}"]
+    words += [f"--seeds={','.join(map(str, arguments.seeds))}"] if arguments.seeds else []
+    words += [f"--measure={arguments.measure}"] if arguments.measure != "last10" else []
+    words += [f"--tuned={path.name}" for path in arguments.tuned]
+    return tuple(words)
+
+
+def _estimate(jobs: Sequence[Job], chosen: Chosen, arguments: argparse.Namespace) -> None:
+    found = estimate(jobs)
+    cores = os.cpu_count() or 1
+    processes = arguments.jobs if arguments.jobs > 1 else arguments.workers or cores
+    print(
+        f"{len(jobs)} runs are missing: about {clock(found.total)} one client after the other, "
+        f"{clock(found.total / min(processes, cores))} in {processes} processes"
+    )
+    for job, reason in found.refused:
+        print(f"cannot run {job.path.name}: {reason}")
+    measured = [experiment.name for experiment, _ in chosen if experiment.measure]
+    if measured:
+        print(f"not counted: what {', '.join(measured)} measure besides")
+
+
+def _play(jobs: Sequence[Job], arguments: argparse.Namespace) -> list[str]:
+    """The runs; why some did not finish. Divergence is a result, not a refusal."""
+    progress = FleetProgress(jobs, arguments.quiet)
+    try:
+        outcomes = fleet.play(jobs, arguments.jobs, progress)
+    finally:
+        progress.end()
+    return [f"{o.job.path.name}: {o.reason}" for o in outcomes if o.status == fleet.REFUSED]

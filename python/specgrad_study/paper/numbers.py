@@ -1,0 +1,53 @@
+"""The paper's numbers, from ``numbers.toml``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Number:
+    """A mean, and its standard deviation over seeds where the paper gives one."""
+
+    mean: float
+    deviation: float | None = None
+
+    def __str__(self) -> str:
+        if self.deviation is None:
+            return f"{self.mean:.2f}"
+        return f"{self.mean:.2f} ± {self.deviation:.2f}"
+
+
+Place = tuple[str, str]
+
+
+@lru_cache(maxsize=1)
+def _tables() -> dict[str, Any]:
+    text = resources.files("specgrad_study.paper").joinpath("numbers.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def paper_numbers(experiment: str) -> dict[Place, Number]:
+    """The numbers of a table by row and column.
+
+    >>> str(paper_numbers("table1")["FedAvg + FFT", "CIFAR-10, alpha 0.1"])
+    '78.05 ± 1.88'
+    """
+    table = _tables().get(experiment)
+    if table is None:
+        return {}
+    return {
+        (row, column): Number(*pair)
+        for row, pairs in table["rows"].items()
+        for column, pair in zip(table["columns"], pairs, strict=True)
+        if pair
+    }

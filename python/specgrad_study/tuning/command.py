@@ -1,0 +1,149 @@
+"""``specgrad-fl tune``: the runs of a growing grid, and the settings that won."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specgrad_fl import atomic, fleet
+from specgrad_fl.config import Config, to_toml
+from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.fleet import Job
+from specgrad_fl.methods import resolve_options
+from specgrad_fl.progress import FleetProgress
+from specgrad_fl.runs import RunDirectory
+from specgrad_fl.summary import MEASURES, check_measure
+
+from specgrad_study.tuning import grids
+from specgrad_study.tuning.picture import heat_map
+from specgrad_study.tuning.search import Axis, Found, Point, search
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The runs behind points of the grid."""
+
+    base: Config
+    axes: Sequence[Axis]
+    seeds: tuple[int, ...]
+    folder: Path
+    measure: str
+    processes: int
+    quiet: bool
+
+    def config(self, point: Point) -> Config:
+        """The base with the settings of a point."""
+        lr, options = self.base.lr, dict(self.base.options)
+        for axis, value in zip(self.axes, point, strict=True):
+            if axis.name == "lr":
+                lr = value
+            else:
+                options[axis.name] = int(value) if axis.whole else value
+        return self.base.replace(lr=lr, options=options)
+
+    def scores(self, points: Sequence[Point]) -> list[float]:
+        """Mean accuracy over seeds of each point; -inf where a run diverges."""
+        jobs = [
+            Job.of(self.config(point).replace(seed=seed), self.folder)
+            for point in points
+            for seed in self.seeds
+        ]
+        progress = FleetProgress(fleet.missing(jobs), self.quiet)
+        try:
+            outcomes = fleet.play(jobs, self.processes, progress)
+        finally:
+            progress.end()
+        for outcome in outcomes:
+            if outcome.status == fleet.REFUSED:
+                raise RunError(f"{outcome.job.path.name} did not finish: {outcome.reason}")
+        failed = {o.job.path for o in outcomes if o.status == fleet.DIVERGED}
+        count = len(self.seeds)
+        groups = [jobs[start : start + count] for start in range(0, len(jobs), count)]
+        return [self._mean(group, failed) for group in groups]
+
+    def _mean(self, jobs: Sequence[Job], failed: set[Path]) -> float:
+        if any(job.path in failed for job in jobs):
+            return -math.inf
+        key, _ = MEASURES[self.measure]
+        return statistics.fmean(RunDirectory(job.path).summary()[key] for job in jobs)
+
+
+def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
+    """The command."""
+    if settings.get("filter", "none") != "none":
+        raise ConfigError(
+            f"filter is {settings['filter']!r}, and tune works without one: what it finds is "
+            "reused when the filter is added; remove it"
+        )
+    check_measure(arguments.measure)
+    base = Config(**settings)
+    if arguments.jobs > 1:
+        base = base.replace(workers=1)
+    axes = grids.axes_of(base.method, arguments.grid)
+    out = arguments.out or Path("tuned") / base.method.replace(":", ".")
+    trials = Trials(
+        base=base,
+        axes=axes,
+        seeds=tuple(arguments.seeds),
+        folder=arguments.runs or out / "runs",
+        measure=arguments.measure,
+        processes=arguments.jobs,
+        quiet=arguments.quiet,
+    )
+    first = trials.config(tuple(axis.values[0] for axis in axes))
+    resolve_options(first.method, first.options)
+    atomic.make_folder(out)
+    found = search(axes, trials.scores, arguments.limit)
+    if found.scores[found.best] == -math.inf:
+        raise RunError(f"every setting of {base.method} diverges; give --grid smaller values of lr")
+    print(write(found, trials, out))
+
+
+def write(found: Found, trials: Trials, out: Path) -> str:
+    """``best.toml``, ``grid.json`` and ``grid.png``; a summary in words."""
+    best = trials.config(found.best)
+    score = found.scores[found.best]
+    names = [axis.name for axis in found.axes]
+    chosen = ", ".join(f"{n} = {v:g}" for n, v in zip(names, found.best, strict=True))
+    verdict = (
+        "no neighbour on the grid is better"
+        if found.bracketed
+        else f"not bracketed: the limit stopped the search at {', '.join(found.open_sides)}"
+    )
+    comment = f"# {chosen}: accuracy {score:.4f} over seeds {list(trials.seeds)}; {verdict}\n"
+    atomic.write_text(out / "best.toml", comment + to_toml(_reused(best)))
+    points = [
+        {"point": dict(zip(names, point, strict=True)), "accuracy": _finite(value)}
+        for point, value in found.scores.items()
+    ]
+    facts = {
+        "method": best.method,
+        "measure": trials.measure,
+        "seeds": list(trials.seeds),
+        "best": dict(zip(names, found.best, strict=True)),
+        "bracketed": found.bracketed,
+        "open_sides": list(found.open_sides),
+        "points": points,
+    }
+    atomic.write_text(out / "grid.json", json.dumps(facts, indent=1) + "\n")
+    heat_map(out / "grid.png", found, best.method)
+    return (
+        f"{best.method}: {chosen}, accuracy {score:.2%} ({len(points)} points, {verdict})\n"
+        f"{out / 'best.toml'}"
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _reused(best: Config) -> dict[str, Any]:
+    """Every setting that decides a result, but the filter and the seed."""
+    kept = {"method", "lr", *best.changed()} - {"seed", "workers"}
+    return {name: value for name, value in best.as_dict().items() if name in kept}

@@ -1,0 +1,418 @@
+"""How a low band is removed, and how far from exact: windows, gains, grids, error bounds.
+
+The one design that every backend takes its numbers from, in float64. A signal of
+``d = hop * cells`` samples is seen as ``cells``; a window of ``hop * width`` taps carries it to
+that coarse grid and back, where the band ``|k| < cutoff`` is a circulant. On the frequencies
+``k + i * cells`` that share a coarse bin this computes ``u u^T`` instead of the exact
+``e0 e0^T``, where ``u`` holds the window's response at those frequencies over the one at ``k``.
+With ``a`` for the norm of the entries beside the first, the difference has the norm
+``a^2 / 2 + a * sqrt(1 + a^2 / 4)``: no gradient, whatever its spectrum, can do worse.
+
+>>> taps = window_taps(hop=8, width=7, oversampling=2.5)
+>>> alias_norm(taps, hop=8, band_edge=920 / 36864) < 4e-7
+True
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+STRATEGIES = ("auto", "dense", "band", "full")
+
+EPSILON = {False: 2.0**-23, True: 2.0**-52}
+"""Spacing of the numbers a filter computes with, by double precision."""
+ALIAS_TOLERANCE = {False: 7e-7, True: 5e-15}
+"""Aliasing that a window may leave, as an operator norm, by double precision."""
+LARGEST_AMPLIFICATION = 8
+"""Windows for a small oversampling are so steep that undoing them enlarges rounding."""
+SMALLEST_OVERSAMPLING = 1.15
+LARGEST_HOP = 64
+
+# Pieces of the band for each lobe of a window, and terms of the Taylor series within a piece:
+# what the series leaves out is below 1e-17 of the window's sum.
+_PIECES = 64
+_TERMS = 8
+
+
+# ---- Windows ---------------------------------------------------------------------------------
+
+
+def window_taps(hop: int, width: int, oversampling: float) -> Array:
+    """Kaiser-Bessel window of ``width`` cells of ``hop`` samples, symmetric, ``[hop * width]``.
+
+    oversampling: coarse cells over the ``2 * cutoff`` that the band needs at least.
+
+    >>> taps = window_taps(4, 6, 2.0)
+    >>> len(taps), bool(np.allclose(taps, taps[::-1]))
+    (24, True)
+    """
+    steep = (width / oversampling * (oversampling - 0.5)) ** 2 - 0.8
+    beta = math.pi * math.sqrt(max(steep, 0.1))
+    count = hop * width
+    position = (2 * np.arange(count) + 1 - count) / count
+    taps: Array = np.i0(beta * np.sqrt(1 - position**2)) / np.i0(beta)
+    return taps
+
+
+def _offsets(taps: Array) -> Array:
+    """Distance of each tap from the window's centre, in samples."""
+    return np.arange(len(taps), dtype=np.float64) - (len(taps) - 1) / 2
+
+
+def window_response(taps: Array, frequencies: Array) -> Array:
+    """Spectrum of a symmetric window about its centre, at ``frequencies`` in cycles a sample."""
+    response: Array = np.cos(2 * np.pi * np.outer(frequencies, _offsets(taps))) @ taps
+    return response
+
+
+def band_response(taps: Array, d: int, count: int) -> Array:
+    """The response at bins ``0 .. count - 1`` of ``d`` samples, exact for bands of any length.
+
+    The angle of bin ``a + b`` is the sum of two angles, so that two short tables multiplied as
+    matrices replace one long one.
+
+    >>> taps = window_taps(4, 6, 2.0)
+    >>> bool(np.allclose(band_response(taps, 960, 50), window_response(taps, np.arange(50) / 960)))
+    True
+    """
+    step = math.isqrt(count) + 1
+    twice = 2 * np.arange(len(taps)) - (len(taps) - 1)
+    # whole turns are taken off in integers, where nothing is rounded
+    turns = [
+        np.outer(bins, twice) % (2 * d) / d for bins in (np.arange(step) * step, np.arange(step))
+    ]
+    (cos_a, sin_a), (cos_b, sin_b) = [(np.cos(np.pi * t), np.sin(np.pi * t)) for t in turns]
+    response: Array = (cos_a * taps) @ cos_b.T - (sin_a * taps) @ sin_b.T
+    return response.ravel()[:count]
+
+
+def _alias_within(taps: Array, hop: int, band_edge: float, pieces_a_lobe: int, terms: int) -> float:
+    """The norm at the middle of short pieces of the band, or with derivatives within them."""
+    pieces = max(1, math.ceil(band_edge * len(taps) * pieces_a_lobe))
+    reach = band_edge / (2 * pieces)
+    centres = (2 * np.arange(pieces) + 1) * reach
+    offsets = _offsets(taps)
+    phases = np.exp(-2j * np.pi * np.outer(centres, offsets))
+    order = np.arange(terms)[:, None]
+    factorials = np.cumprod(np.maximum(order, 1), axis=0, dtype=np.float64)
+    series = taps * (2 * np.pi * reach * offsets) ** order / factorials
+    # a transform over the samples of a cell yields the response at all images of a frequency
+    by_sample = phases.reshape(pieces, -1, hop).transpose(2, 0, 1)
+    images = np.fft.fft(by_sample @ series.reshape(terms, -1, hop).transpose(2, 1, 0), axis=0)
+    sizes = np.abs(images)
+    highest = sizes[1:].sum(axis=2)
+    lowest = sizes[0, :, 0] - sizes[0, :, 1:].sum(axis=1)
+    if np.any(lowest <= 0):
+        return math.inf
+    beside = np.sqrt((highest**2).sum(axis=0)) / lowest
+    return float(np.max(beside**2 / 2 + beside * np.sqrt(1 + beside**2 / 4)))
+
+
+def alias_norm(taps: Array, hop: int, band_edge: float) -> float:
+    """Operator norm of what the window leaves wrong below ``band_edge`` cycles a sample.
+
+    An upper bound over every frequency of the band, a few per cent above the exact maximum: in
+    the middle of short pieces the responses and their derivatives are computed, and within a
+    piece no response can leave its Taylor series.
+    """
+    return _alias_within(taps, hop, band_edge, _PIECES, _TERMS)
+
+
+def amplification(taps: Array, band_edge: float) -> float:
+    """By how much undoing the window at the band's edge enlarges what rounding left there."""
+    middle, edge = window_response(taps, np.array([0.0, band_edge]))
+    return float(middle / edge) if edge > 0 else math.inf
+
+
+def window_gains(taps: Array, hop: int, d: int, removed: Array) -> Array:
+    """What bins ``0 .. cutoff - 1`` of the coarse grid are multiplied by, for spread, circulant
+    and transposed spread to yield ``removed`` times the signal's own bins.
+
+    removed: share of each bin that is taken out; ones for ``fft``. The factor ``1 / cells`` of
+        an unnormalised transform there and back is part of the gains.
+    """
+    response = band_response(taps, d, len(removed))
+    gains: Array = removed * hop / (response**2 * (d // hop))
+    return gains
+
+
+# ---- Rounding --------------------------------------------------------------------------------
+
+
+def rounding(double: bool, enlarged: float = 1.0) -> float:
+    """Rounding of a filter, relative to the gradient: ``3 + enlarged`` units.
+
+    Errors that follow each other add up like a random walk. The factors are at least twice what
+    white noise, constants and waves of every frequency showed against long double.
+    """
+    return (3 + enlarged) * EPSILON[double]
+
+
+def transform_rounding(double: bool, size: int) -> float:
+    """Of the passes of a transform there and back."""
+    return rounding(double, 0.5 * math.log2(max(size, 2)))
+
+
+def dense_rounding(double: bool, count: int) -> float:
+    """Of ``count`` vectors of a basis, subtracted one after the other."""
+    return rounding(double, 2 + 0.5 * math.sqrt(count))
+
+
+def average_rounding(double: bool, radius: int, box: bool) -> float:
+    """Of a sum of weighted neighbours, 0 .. ``radius`` samples away; moving averages are pairwise
+    sums."""
+    return rounding(double, 1 if box else 1 + 0.25 * math.sqrt(radius))
+
+
+def equation_rounding(double: bool, d: int) -> float:
+    """Of the reference equations in plain PyTorch."""
+    return rounding(double, 4 + 1.0 * math.log2(max(d, 2)))
+
+
+def stored_rounding(dtype: torch.dtype, norm: float = 1.0) -> float:
+    """Of a result stored in half the digits it was computed with, by a filter of norm ``norm``.
+
+    It holds where results are normal numbers of the dtype: below them (6e-5 in float16) the
+    digits end at a fixed place.
+    """
+    return norm * torch.finfo(dtype).eps / 2 if dtype.itemsize < 4 else 0.0
+
+
+# ---- Grids -----------------------------------------------------------------------------------
+
+LARGEST_PRIME = 31
+_IN_CACHE = 1152
+"""Elements of a tile of vectors that the first-level cache nearly holds."""
+_LONGEST_TRANSFORM = 4096
+"""And the second-level cache."""
+_PASS_COST = {2: 7.0, 3: 9.0, 4: 10.0, 5: 13.0, 6: 12.5, 8: 15.0}
+"""Vector operations of a pass for each element, memory included; 6 + 2.5 * radix for others."""
+
+
+@lru_cache(maxsize=4096)
+def transform_cost(n: int) -> float:
+    """Vector operations of a transform of length ``n`` for each element; infinite for a prime
+    factor above 31. The passes are those of ``csrc/radices.h``."""
+    count = dict.fromkeys((2, 3, *range(5, LARGEST_PRIME + 1, 2)), 0)
+    for prime in count:
+        while n % prime == 0:
+            count[prime], n = count[prime] + 1, n // prime
+    if n != 1:
+        return math.inf
+    twos, threes = count.pop(2), count.pop(3)
+    sixes = min(twos, threes)
+    if twos - sixes == 1 and sixes:
+        sixes -= 1
+    left = twos - sixes
+    eights = int(left % 2 and left > 1)
+    passes = {6: sixes, 3: threes - sixes, 8: eights, 2: int(left == 1)}
+    passes |= {4: (left - 3 * eights) // 2} | count
+    return sum(k * _PASS_COST.get(radix, 6 + 2.5 * radix) for radix, k in passes.items())
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A real circulant of ``rows * columns``: column transforms, twiddles, row transforms."""
+
+    rows: int = 0
+    columns: int = 0
+    cost: float = math.inf
+
+    @property
+    def size(self) -> int:
+        """Of the circulant."""
+        return self.rows * self.columns
+
+
+@lru_cache(maxsize=4096)
+def choose_grid(size: int, lanes: int) -> Grid:
+    """The cheapest grid for vectors of ``lanes``; of infinite cost where no transform fits.
+
+    >>> choose_grid(4608, 8).size, choose_grid(37, 8).cost
+    (4608, inf)
+    """
+    best = Grid()
+    if transform_cost(size) == math.inf:
+        return best
+    limit = np.arange(1, min(size, _LONGEST_TRANSFORM) + 1)
+    for rows in limit[size % limit == 0].tolist():
+        columns = size // rows
+        tiles, groups = -(-columns // (2 * lanes)), -(-(rows // 2 + 1) // lanes)
+        # parts of a tile are copied, and their spectra taken apart, in steps of their own
+        packed = columns % (2 * lanes) == 0
+        cost = tiles * rows * (2 * transform_cost(rows) + (0 if packed else 40))
+        cost += groups * (columns * (2 * transform_cost(columns) + (38 if packed else 90)) + 100)
+        if max(rows, columns) > _IN_CACHE:
+            cost *= 1.4
+        if columns > _LONGEST_TRANSFORM:
+            cost *= 2
+        if cost < best.cost:
+            best = Grid(rows, columns, cost)
+    return best
+
+
+# ---- The choice for vectors of a CPU ---------------------------------------------------------
+
+LARGEST_DENSE_BASIS = 1 << 24
+"""Dense bases of more numbers are refused: they would outgrow the gradients."""
+
+
+@dataclass(frozen=True)
+class LowBand:
+    """How ``removed`` of the first bins of ``d`` samples is taken out; all others are kept.
+
+    strategy: ``identity``; ``dense``, a basis of waves; ``band``, a window and a coarse grid;
+        ``full``, the whole spectrum; ``padded``, a longer grid that yields the low band.
+    error_bound: relative to the gradient's norm, for every gradient.
+    """
+
+    d: int
+    removed: Array = field(repr=False, compare=False)
+    strategy: str = "identity"
+    hop: int = 1
+    width: int = 0
+    taps: Array = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
+    grid: Grid = Grid(1, 1, 0.0)
+    error_bound: float = 0.0
+    cost: float = math.inf
+
+    @property
+    def cutoff(self) -> int:
+        """Bins of which something is removed."""
+        return len(self.removed)
+
+    @cached_property
+    def gains(self) -> Array:
+        """Eigenvalues of the circulant for its first bins, with the transforms' ``1 / size``.
+
+        ``band`` and ``padded`` yield the low band, to be subtracted, and later bins have gain 0;
+        ``full`` yields the filtered signal, and later bins have the last gain. Of ``dense`` they
+        are what is removed.
+        """
+        if self.strategy == "band":
+            return window_gains(self.taps, self.hop, self.d, self.removed)
+        if self.strategy == "full":
+            return np.append(1 - self.removed, 1.0) / self.grid.size
+        if self.strategy == "padded":
+            return _padded_gains(self.d, self.removed, self.grid.size)
+        return self.removed
+
+
+def _padded_gains(d: int, removed: Array, size: int) -> Array:
+    """Spectrum of the low band's impulse response, laid out on ``size >= 2 * d - 1`` samples."""
+    spectrum = np.zeros(d // 2 + 1)
+    spectrum[: len(removed)] = removed
+    response = np.fft.irfft(spectrum, n=d)
+    kernel = np.zeros(size)
+    kernel[:d] = response
+    kernel[size - d + 1 :] = response[1:]
+    gains: Array = np.fft.rfft(kernel).real / size
+    return gains
+
+
+def _largest(removed: Array) -> float:
+    """The largest factor of a bin, removed or kept: errors grow with it."""
+    return float(np.max(np.abs([removed, 1 - removed]), initial=1.0))
+
+
+def _dense(d: int, removed: Array, double: bool, lanes: int) -> LowBand:
+    waves = 2 * len(removed) - 1
+    vectors = waves * -(-d // lanes)
+    # A basis that outgrows the first caches is read from slower memory, twice; a mean needs none.
+    outgrown = vectors * lanes * (8 if double else 4) / (1 << 18) if waves > 1 else 0.0
+    cost = 2.0 * vectors * (1 + min(outgrown, 4.0)) + 50
+    bound = _largest(removed) * dense_rounding(double, waves)
+    return LowBand(d, removed, "dense", error_bound=bound, cost=cost)
+
+
+@lru_cache(maxsize=1024)
+def narrowest_window(d: int, cutoff: int, hop: int, double: bool) -> tuple[int, float, float]:
+    """Width of the narrowest window that meets the tolerance with this hop, or 0; its aliasing
+    and its amplification.
+
+    >>> narrowest_window(36864, 921, 8, False)[0]
+    7
+    """
+    cells, band_edge = d // hop, (cutoff - 1) / d
+    oversampling = cells / (2 * cutoff)
+    if d % hop or oversampling < SMALLEST_OVERSAMPLING:
+        return 0, math.inf, math.inf
+    # Aliasing falls like exp(-pi * width * sqrt(1 - 1 / oversampling)): start just below that.
+    decay = math.pi * math.sqrt(1 - 1 / oversampling)
+    first = max(4, int(-math.log(ALIAS_TOLERANCE[double]) / decay) - 2)
+    for width in range(first, min(first + 9, cells)):
+        taps = window_taps(hop, width, oversampling)
+        if _alias_within(taps, hop, band_edge, 8, 1) > ALIAS_TOLERANCE[double]:
+            continue  # refused by a few frequencies: the others need not be looked at
+        alias = alias_norm(taps, hop, band_edge)
+        if alias <= ALIAS_TOLERANCE[double]:
+            enlarged = amplification(taps, band_edge)
+            return (width if enlarged <= LARGEST_AMPLIFICATION else 0), alias, enlarged
+    return 0, math.inf, math.inf
+
+
+def _band(d: int, removed: Array, hop: int, double: bool, lanes: int) -> LowBand:
+    cutoff, cells = len(removed), d // hop
+    width, alias, enlarged = narrowest_window(d, cutoff, hop, double)
+    if not width:
+        return LowBand(d, removed)
+    taps = window_taps(hop, width, cells / (2 * cutoff))
+    grid = choose_grid(cells, lanes)
+    spread = cells * (-(-hop * width // lanes) + 4.0)
+    interpolate = -(-d // lanes) * (width + max(lanes // hop, 1) + 2.0)
+    cost = spread + interpolate + grid.cost + 200
+    bound = _largest(removed) * (alias + rounding(double, enlarged))
+    return LowBand(d, removed, "band", hop, width, taps, grid, bound, cost)
+
+
+def _full(d: int, removed: Array, double: bool, lanes: int) -> LowBand:
+    """The whole spectrum. A length with a large prime is embedded in a power of two."""
+    grid = choose_grid(d, lanes)
+    strategy = "full"
+    if grid.cost == math.inf:
+        strategy, grid = "padded", choose_grid(1 << max(2, (2 * d - 2).bit_length()), lanes)
+    bound = _largest(removed) * transform_rounding(double, grid.size)
+    cost = grid.cost + 2.0 * -(-d // lanes)
+    return LowBand(d, removed, strategy, grid=grid, error_bound=bound, cost=cost)
+
+
+def remove_low_band(
+    d: int, removed: Array, double: bool, lanes: int, strategy: str = "auto"
+) -> LowBand:
+    """The cheapest design for vectors of ``lanes`` numbers.
+
+    removed: share that is taken out of bins ``0, 1, ...``; all later bins are kept.
+
+    >>> remove_low_band(36864, np.ones(921), double=False, lanes=8).strategy
+    'band'
+    """
+    removed = np.trim_zeros(removed, "b")
+    cutoff = len(removed)
+    if cutoff == 0:
+        return LowBand(d, removed, cost=0.0)
+    # the wave of the last bin of an even length has no partner
+    pairs = 2 * cutoff - 1 <= d and bool(np.all(removed >= 0))
+    waves = pairs and (2 * cutoff - 1) * d <= LARGEST_DENSE_BASIS
+    tried: list[LowBand] = []
+    if waves and (strategy == "dense" or (strategy == "auto" and cutoff <= 64)):
+        tried.append(_dense(d, removed, double, lanes))
+    if strategy in ("band", "auto"):
+        hops = (1 << power for power in range(1, LARGEST_HOP.bit_length()))
+        tried += [_band(d, removed, hop, double, lanes) for hop in hops if d % hop == 0]
+    if strategy in ("full", "auto"):
+        tried.append(_full(d, removed, double, lanes))
+    best = min(tried, key=lambda design: design.cost, default=None)
+    if best is None or best.cost == math.inf:
+        raise ValueError(
+            f"strategy {strategy!r} does not fit a layer of {d} samples with cutoff {cutoff}; "
+            "use 'auto' or 'full'"
+        )
+    return best

@@ -1,0 +1,84 @@
+"""Experiments at smoke size, their runs shared within a test process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from specgrad_fl import cli
+from specgrad_fl.runs import RunDirectory
+from specgrad_study.paper.model import Cell, Experiment
+from specgrad_study.paper.presets import PRESETS
+from specgrad_study.paper.registry import EXPERIMENTS
+
+
+@dataclass(frozen=True)
+class Played:
+    """An experiment after `specgrad-fl reproduce NAME --preset smoke`."""
+
+    experiment: Experiment
+    runs: Path
+    report: Path
+
+    @property
+    def markdown(self) -> str:
+        return (self.report / "report.md").read_text(encoding="utf-8")
+
+    @property
+    def html(self) -> str:
+        return (self.report / "report.html").read_text(encoding="utf-8")
+
+    @property
+    def results(self) -> dict[str, Any]:
+        stored = json.loads((self.report / "results.json").read_text(encoding="utf-8"))
+        return stored["experiments"][self.experiment.name]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells that this preset runs."""
+        cells = self.experiment.cells(PRESETS["smoke"]())
+        return [cell for cell in cells if cell.config is not None]
+
+    def run(self, row: str, column: str | None = None, seed: int = 0) -> RunDirectory:
+        cells = [c for c in self.cells if c.row == row and column in (None, c.column)]
+        return cells[0].run(seed, self.runs)
+
+    def weights(self, row: str, column: str | None = None) -> torch.Tensor:
+        """The last weights of a run as one vector."""
+        stored = load_file(self.run(row, column).path / "last.safetensors")
+        return torch.cat([v.flatten() for k, v in stored.items() if k.startswith("model.")])
+
+    def value(self, row: str, column: str) -> float:
+        """The mean of a cell in the table."""
+        from specgrad_study.paper.presets import smoke
+
+        results = self.experiment.reading(self.experiment.cells(smoke()), self.runs, "last10")
+        return results[row, column].mean
+
+
+@pytest.fixture(scope="session")
+def smoke_runs(tmp_path_factory) -> Path:
+    """One folder of runs for all experiments."""
+    return tmp_path_factory.mktemp("smoke")
+
+
+@pytest.fixture(scope="session")
+def play(smoke_runs) -> Callable[[str], Played]:
+    """Plays an experiment, once."""
+    played: dict[str, Played] = {}
+
+    def play(name: str) -> Played:
+        if name not in played:
+            report = smoke_runs / f"report-{name}"
+            flags = [f"--runs={smoke_runs}", f"--out={report}", "--preset=smoke", "--quiet"]
+            assert cli.main(["reproduce", name, *flags]) == 0
+            played[name] = Played(EXPERIMENTS[name], smoke_runs, report)
+        return played[name]
+
+    return play

@@ -1,0 +1,47 @@
+"""docs/reproduce.md: its commands are commands, and its table has every experiment."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from specgrad_fl import cli
+from specgrad_study.paper.presets import PRESETS
+from specgrad_study.paper.registry import EXPERIMENTS
+
+TEXT = (Path(__file__).parents[3] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+
+
+def commands() -> list[list[str]]:
+    joined = TEXT.replace("\\\n", " ")
+    lines = re.findall(r"^    specgrad-fl (.*)$", joined, flags=re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_every_command_is_understood():
+    assert len(commands()) >= 6
+    for words in commands():
+        arguments, unknown = cli._parser().parse_known_args(words)
+        assert unknown == []
+        if arguments.command == "reproduce":
+            assert set(arguments.names) <= {*EXPERIMENTS, "all"}
+            assert arguments.preset in PRESETS
+
+
+def test_every_experiment_is_in_the_table():
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", TEXT, flags=re.MULTILINE)
+    assert {name for name, _ in rows} == set(EXPERIMENTS)
+    for name, reference in rows:
+        number = re.search(r"(Table|Figures?) \w+", reference)[0].replace("Figures", "Figure")
+        assert number in EXPERIMENTS[name].reference
+
+
+def test_the_table_of_presets_is_right():
+    for line, values in (
+        ("rounds, local epochs", lambda c: f"{c.rounds}, {c.epochs}"),
+        ("clients, active", lambda c: f"{c.clients}, {c.active}"),
+    ):
+        shown = re.search(rf"^\| {line} \|(.*)\|$", TEXT, flags=re.MULTILINE)[1]
+        expected = [values(PRESETS[name]().base) for name in ("paper", "cpu", "smoke")]
+        assert [cell.strip() for cell in shown.split("|")] == expected

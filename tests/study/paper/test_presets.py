@@ -1,0 +1,82 @@
+"""Presets: runs that are shared stay shared, and the paper's protocol is the paper's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from specgrad_fl.models import Inputs, build
+from specgrad_fl.runs import run_name
+from specgrad_study.paper.ablations import RESNET_LAYERS, VIT_LAYERS
+from specgrad_study.paper.presets import PRESETS
+from specgrad_study.paper.registry import EXPERIMENTS
+
+from specgrad_kernels import select_layers
+
+
+def names_of(experiment: str, preset: str) -> dict[str, str]:
+    cells = EXPERIMENTS[experiment].cells(PRESETS[preset]())
+    return {cell.row: run_name(cell.config) for cell in cells if cell.config is not None}
+
+
+def test_finished_cpu_runs_stay_valid():
+    """These names belong to runs that were made: a change here would orphan them."""
+    strategies = names_of("strategies", "cpu")
+    assert strategies["None (FedAvg)"] == "cifar10-resnet8-fedavg-none-s0-0c467dba"
+    assert strategies["Low-frequency suppression"] == "cifar10-resnet8-fedavg-fft-s0-d6c5531c"
+    assert strategies["High-frequency suppression"].endswith("fft_high-s0-e9d20c67")
+    assert strategies["Local average pooling detrend"].endswith("lap-s0-89f63c6d")
+
+
+def test_equal_cells_share_a_run():
+    ours = names_of("strategies", "cpu")["Low-frequency suppression"]
+    assert names_of("orders", "cpu")["0123"] == ours
+    assert names_of("layers", "cpu")["ResNet-20: all conv"] == ours
+    assert names_of("ratio", "cpu")["0.05"] == ours
+    assert names_of("centralised", "cpu")["alpha 0.1: + FFT"] == ours
+    assert names_of("time", "cpu")["FedAvg + FFT"] == ours
+
+
+def test_the_papers_protocol():
+    base = PRESETS["paper"]().base
+    assert (base.clients, base.active, base.rounds, base.epochs) == (100, 10, 300, 5)
+    assert (base.batch_size, base.weight_decay, base.ratio) == (50, 1e-3, 0.05)
+    assert base.partition_mode == "refill"
+    for experiment in EXPERIMENTS.values():
+        cells = experiment.cells(PRESETS["paper"]())
+        assert all(cell.config is not None for cell in cells), experiment.name
+        if experiment.counted == "seeds":
+            assert {cell.seeds for cell in cells} == {(0, 1, 2)}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_cells_have_a_place_of_their_own(name, preset):
+    cells = EXPERIMENTS[name].cells(PRESETS[preset]())
+    places = [cell.place for cell in cells]
+    assert len(places) == len(set(places)) > 0
+
+
+def taken(model, settings) -> set[str]:
+    return set(select_layers(model, settings.get("filter_select", "auto")).taken)
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet20"])
+def test_stages_of_a_resnet_add_up(name):
+    model = build(name, Inputs(10, 3, 32))
+    sets = {row: taken(model, s) for row, s in RESNET_LAYERS.items() if s}
+    stages = [sets[f"{part} conv"] for part in ("shallow", "middle", "deep")]
+    assert set.union(*stages) == sets["all conv"]
+    assert sum(map(len, stages)) == len(sets["all conv"])
+    assert sets["all conv + head"] == sets["all conv"] | sets["classifier head"]
+    assert sets["classifier head"] == {"head.weight"}
+
+
+def test_parts_of_a_vit():
+    model = build("vit_small", Inputs(10, 3, 32))
+    sets = {row: taken(model, s) for row, s in VIT_LAYERS.items() if s}
+    assert sets["patch embedding"] == {"patch_embed.weight"}
+    assert len(sets["attention"]) == len(sets["MLP"]) == 2 * 6
+    assert not any(re.search("norm|bias", name) for name in sets["all eligible weights"])
+    parts = ("patch embedding", "attention", "MLP", "classifier head")
+    assert sets["all eligible weights"] == set.union(*(sets[part] for part in parts))

@@ -1,0 +1,216 @@
+"""Every experiment at smoke size: complete, and with the effect that makes it an experiment."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from specgrad_fl import data
+from specgrad_fl.engine import Engine
+from specgrad_fl.partition import Partition
+from specgrad_fl.runs import RunDirectory
+from specgrad_study.paper import drift
+from specgrad_study.paper.ablations import INNERMOST, OUTERMOST
+from specgrad_study.paper.model import LEFT_OUT
+from specgrad_study.paper.registry import EXPERIMENTS
+
+from specgrad_kernels import filter_grads_
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_report_is_complete(play, name):
+    played = play(name)
+    cells = played.results["cells"]
+    for cell in cells:
+        if LEFT_OUT in cell["missing"]:
+            assert f"{LEFT_OUT}: " in played.markdown
+        elif played.experiment.accuracy:
+            assert cell["missing"] == []
+            assert len(cell["runs"]) >= 1
+            assert f"| {cell['row']} |" in played.markdown
+    for cell in played.cells:
+        if played.experiment.trained(cell):
+            assert all(cell.run(seed, played.runs).finished for seed in cell.seeds)
+    for line in played.markdown.splitlines():
+        assert "not diagnosed" not in line
+        assert "not timed" not in line
+    pictures = list(played.report.glob("*.png"))
+    assert played.html.count("data:image/png;base64,") == len(pictures)
+    assert all(path.stat().st_size < 200_000 for path in pictures)
+    assert bool(pictures) == (played.experiment.draw is not None)
+    assert "A smoke test" in played.html
+
+
+def all_differ(vectors: list[torch.Tensor]) -> bool:
+    return not any(torch.equal(a, b) for a, b in itertools.combinations(vectors, 2))
+
+
+@pytest.mark.parametrize("name", ["strategies", "orders", "ratio"])
+def test_every_row_trains_another_model(play, name):
+    """A filter, an order or a ratio that had no effect would give equal weights."""
+    played = play(name)
+    assert all_differ([played.weights(cell.row, cell.column) for cell in played.cells])
+
+
+def test_selections_of_layers_train_other_models(play):
+    played = play("layers")
+    for backbone in ("ResNet-20", "ViT"):
+        rows = [cell.row for cell in played.cells if cell.row.startswith(backbone)]
+        assert len(rows) >= 6
+        assert all_differ([played.weights(row) for row in rows])
+
+
+def test_methods_differ_and_the_filter_changes_each(play):
+    table1, table2 = play("table1"), play("table2")
+    rows = [cell.row for cell in table1.cells if cell.column == "CIFAR-10, alpha 0.1"]
+    assert len(rows) == 10
+    # in two rounds FedAWA's and FedDisco's weights need not have moved
+    strong = [row for row in rows if row not in ("FedAWA", "FedDisco")]
+    assert all_differ([table1.weights(row, "CIFAR-10, alpha 0.1") for row in strong])
+    for cell in table2.cells:
+        if not cell.row.endswith("+ FFT"):
+            plain = table2.weights(cell.row, cell.column)
+            assert not torch.equal(plain, table2.weights(f"{cell.row} + FFT", cell.column))
+
+
+def label_shares(run: RunDirectory) -> np.ndarray:
+    """Mean distance of the clients' labels from the uniform distribution."""
+    labels = data.load("digits").train_y
+    partition = Partition.load(run.partition_path)
+    counts = torch.stack([torch.bincount(labels[held], minlength=10) for held in partition.clients])
+    shares = counts / counts.sum(1, keepdim=True)
+    return (0.5 * (shares - 0.1).abs().sum(1)).mean().numpy()
+
+
+def test_near_iid_clients_are_more_alike(play):
+    near, skewed = play("near-iid"), play("strategies")
+    assert label_shares(near.run("FedAvg")) < 0.15
+    assert label_shares(skewed.run("None (FedAvg)")) > 0.5
+
+
+def test_centralised_training_has_one_client_with_everything(play):
+    played = play("centralised")
+    run = played.run("centralised: baseline")
+    partition = Partition.load(run.partition_path)
+    assert partition.sizes == [1438]
+    weights = [played.weights(f"centralised: {end}") for end in ("baseline", "+ FFT")]
+    assert not torch.equal(*weights)
+
+
+def test_feature_shift_gives_a_client_few_corruptions(play):
+    run = play("feature-shift").run("FedAvg")
+    domains = data.load("digits", corrupted=True).domains
+    held = [domains[c].unique() for c in Partition.load(run.partition_path).clients]
+    assert all(2 <= len(kinds) <= 3 for kinds in held)
+    assert len(torch.cat(held).unique()) == 5
+
+
+def test_femnist_columns_differ_in_participation(play):
+    played = play("femnist")
+    active = [
+        played.run("FedAvg", f"active ratio {ratio}").config().active for ratio in ("0.05", "0.1")
+    ]
+    clients = played.run("FedAvg").config().clients
+    assert active == [max(1, round(ratio * clients)) for ratio in (0.05, 0.1)]
+
+
+def test_settings_are_the_ones_in_the_label(play):
+    played = play("settings")
+    for cell in played.cells:
+        config = cell.run(0, played.runs).config()
+        name, value = cell.row.partition(": ")[0].split()
+        share = config.active / config.clients
+        assert {"clients": config.clients, "epochs": config.epochs, "participation": share}[
+            name
+        ] == pytest.approx(float(value), abs=0.1 if name == "participation" else 0)
+
+
+def test_curves_have_a_point_for_each_evaluated_round(play):
+    played = play("curves")
+    records = played.run("FedAvg + FFT").records()
+    assert [r["round"] for r in records if "test_accuracy" in r] == [1, 2]
+
+
+def test_time_adds_up(play):
+    played = play("time")
+    share = "CIFAR-10, filter, % of client time"
+    assert played.value("FedAvg", share) == 0
+    assert played.value("FedAvg + FFT", share) > 0
+    assert played.value("FedAvg + FFT, torch.fft loop", share) > 0
+    for cell in played.cells:
+        rounds, each, total = (
+            played.value(cell.row, f"CIFAR-10, {quantity}")
+            for quantity in ("rounds to target", "s/round", "total s")
+        )
+        assert total == pytest.approx(rounds * each)
+
+
+def test_op_and_loop_train_the_same_model(make_engine):
+    """Four steps apart by rounding alone, which a step of the filter left out would not be."""
+
+    def trained(**settings) -> torch.Tensor:
+        engine: Engine = make_engine(rounds=1, active=1, **settings)
+        engine.round(0)
+        return engine.board.weights.clone()
+
+    op, loop = trained(filter="fft"), trained(filter="fft", filter_backend="loop")
+    start = make_engine(rounds=1, active=1).board.weights
+    moved = torch.linalg.vector_norm(op - start)
+    assert torch.linalg.vector_norm(op - loop) < 1e-4 * moved
+    plain = trained(filter="none")
+    assert torch.linalg.vector_norm(op - plain) > 1e-2 * moved
+
+
+def test_low_orders_leave_less_disagreement_than_a_random_one(play):
+    """On real gradients of smoke size; the constructed signal is below."""
+    played = play("spectral-bias")
+
+    def left(by: str) -> float:
+        return played.value(f"alpha 0.1: left by fft, {by}", "by round")
+
+    for order in OUTERMOST:
+        assert left(f"order {order}") < left("random order") - 10
+    for order in INNERMOST:
+        assert left(f"order {order}") > left("order 0123")
+    assert played.value("alpha 0.1: first band", "by round") > 10
+
+
+def layered(seed: int) -> torch.Tensor:
+    """A client's disagreement that lives between output channels, with a little noise inside."""
+    generator = torch.Generator().manual_seed(seed)
+    between = torch.randn(32, 1, 1, 1, generator=generator).cumsum(0)
+    # a common mean would be removed in any order
+    between -= between.mean()
+    return between + 0.1 * torch.randn(32, 16, 3, 3, generator=generator)
+
+
+@pytest.mark.parametrize("outer", OUTERMOST)
+def test_a_layered_signal_is_removed_where_the_output_channel_is_outermost(outer):
+    def left(order: str) -> float:
+        signals = [layered(seed) for seed in range(4)]
+        mean = torch.stack(signals).mean(0)
+        apart = [signal - mean for signal in signals]
+        before = sum(float(each.square().sum()) for each in apart)
+        filter_grads_(apart, ratio=0.05, order=order)
+        return sum(float(each.square().sum()) for each in apart) / before
+
+    assert left(outer) < 0.2
+    assert left("random:0") > 0.8
+    for inner in INNERMOST:
+        assert left(outer) < left(inner)
+
+
+def test_parseval_holds_in_the_diagnosis(play):
+    played = play("spectral-bias")
+    for cell in played.cells:
+        checkpoints = drift.found(cell, played.runs)
+        assert all(each.snapshot.parseval_error < 1e-6 for each in checkpoints)
+        assert [each.round for each in checkpoints] == [0, 1]
+
+
+def test_similarities_lie_below_one(play):
+    played = play("cka")
+    for row in ("FedAvg", "FedAvg + FFT"):
+        assert 0 < played.value(row, "penultimate") < 1
