@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -36,7 +37,23 @@ def report() -> dict[str, Any]:
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "filter_backends": available_backends(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "commit": commit(),
     }
+
+
+def commit() -> str | None:
+    """The commit of this source tree; ``None`` for an installed package."""
+    here = Path(__file__).resolve().parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()
 
 
 def _version(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from specgrad_fl.errors import RunError, suggest
 
-from specgrad_study.paper import ablations, drift, tables, timing
+from specgrad_study.paper import ablations, drift, mechanism, tables, timing
 from specgrad_study.paper.model import Experiment
 
 _ALL = (
@@ -25,7 +25,14 @@ _ALL = (
     tables.CURVES,
     drift.CKA,
     ablations.RATIO,
+    tables.SUPPLEMENT,
+    mechanism.EXPERIMENT,
 )
+# TEMPORARY
+from specgrad_kernels.spec import METHODS  # noqa: E402
+
+if "centralize" not in METHODS:
+    _ALL = _ALL[:-1]  # type: ignore[assignment]
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 
 
