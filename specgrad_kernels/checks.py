@@ -57,10 +57,9 @@ def check_grads(grads: Sequence[Tensor], spec: FilterSpec) -> None:
                 f"grads[{index}] has {grad.dim()} dimensions, fewer than batch_dims="
                 f"{spec.batch_dims}"
             )
-        if spec.method == "fft2d" and grad.dim() < spec.batch_dims + 2:
-            raise ValueError(
-                f"grads[{index}] has shape {tuple(grad.shape)}; fft2d needs two kernel dimensions"
-            )
+        complaint = spec.kind.check_shape(spec, grad.shape)
+        if complaint:
+            raise ValueError(f"grads[{index}] has shape {tuple(grad.shape)}; {complaint}")
     check_overlap(grads)
 
 
@@ -91,8 +90,10 @@ def check_overlap(grads: Sequence[Tensor]) -> None:
 
 def check_finite(grads: Sequence[Tensor]) -> None:
     """Raise for the first gradient with a NaN or an infinity."""
+    # all answers together: each one that is asked for alone waits for a GPU
+    finite = torch.stack([torch.isfinite(grad).all() for grad in grads]).tolist()
     for index, grad in enumerate(grads):
-        if not bool(torch.isfinite(grad).all()):
+        if not finite[index]:
             raise FloatingPointError(
                 f"grads[{index}] of shape {tuple(grad.shape)} holds NaN or Inf and "
                 "nonfinite='raise' was asked for; no gradient was changed"

@@ -1,41 +1,215 @@
-"""Filtering before every optimizer step."""
+"""Filtering before every optimizer step, whoever calls the step and however it is wrapped."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 if TYPE_CHECKING:
     from specgrad_kernels.plan import FilterPlan
 
+# An ascent step, as sharpness-aware optimizers make one, changes the weights without the hook.
+_CHANGES_BEFORE_WARNING = 3
 
-def attach(plan: FilterPlan, optimizer: torch.optim.Optimizer) -> RemovableHandle:
-    """Register ``plan`` as a step pre-hook of ``optimizer``.
+
+def attach(plan: FilterPlan, optimizer: Any) -> RemovableHandle:
+    """Register ``plan`` as a step pre-hook of ``optimizer``, or of the one that it wraps.
 
     The hook sees what the step would use: accumulated over micro-batches, averaged by DDP,
     unscaled under ``GradScaler``. A fused optimizer takes off the scale inside its step, so there
     the hook filters scaled gradients, which gives the scaled result; after an overflow its step
-    runs without effect, and ``nonfinite="raise"`` then lets it.
+    runs without effect, and ``nonfinite="raise"`` then lets it. Under ``step(closure)`` the
+    gradients are filtered after every evaluation of the closure.
     """
-    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in zip(plan.names, plan.parameters, strict=True):
+        if hasattr(parameter, "full_tensor"):
+            raise TypeError(
+                f"{name} is a sharded {type(parameter).__name__}, and the filter needs the whole "
+                "gradient of a layer; before each step filter grad.full_tensor() and shard the "
+                "result again, as docs/integrations.md shows for FSDP2"
+            )
+    inner = _unwrap(optimizer, plan.parameters)
+    updated = _updated(inner)
     for name, parameter in zip(plan.names, plan.parameters, strict=True):
         if id(parameter) not in updated:
-            raise ValueError(f"the optimizer does not update {name}, which the plan filters")
-
-    def filter_before_step(
-        stepping: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        positional = [value for value in args if value is not stepping and value is not None]
-        if positional or kwargs.get("closure") is not None:
-            raise RuntimeError(
-                "optimizer.step(closure) computes gradients after the attached filter has run; "
-                "call plan.filter_grads_() at the end of the closure and remove the handle"
+            raise ValueError(
+                f"the optimizer does not update {name}, which the plan filters; make both from "
+                "the same model, after it was wrapped or moved"
             )
-        # looked up only where finding NaN and Inf waits for the device anyway
-        if plan.spec.nonfinite == "raise" and bool(getattr(stepping, "found_inf", False)):
-            return
-        plan.filter_grads_()
+    if not _runs_hooks(inner):
+        raise TypeError(
+            f"{type(optimizer).__name__}.step() runs no hooks, since it is no step of a "
+            "torch.optim.Optimizer that was initialised as one; call plan.filter_grads_() before "
+            "each step instead"
+        )
+    _refuse_second(plan, inner)
+    hook = _BeforeStep(plan)
+    handle = inner.register_step_pre_hook(hook)
+    _watch(hook, type(optimizer).__name__)
+    return handle
 
-    return optimizer.register_step_pre_hook(filter_before_step)
+
+@contextlib.contextmanager
+def filter_all_steps(plan: FilterPlan) -> Iterator[None]:
+    """Filter before the steps of all optimizers that update layers of ``plan``."""
+    handle = register_optimizer_step_pre_hook(_BeforeAnyStep(plan))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class _BeforeStep:
+    """The hook: filters now, or after each evaluation of the closure that the step was given."""
+
+    def __init__(self, plan: FilterPlan) -> None:
+        self.plan = plan
+        self.has_run = False
+
+    def __call__(
+        self, stepping: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self.has_run = True
+        if _inside_own_step(stepping):
+            return None
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._filtering(stepping, args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._filtering(stepping, kwargs["closure"])}
+        self._filter(stepping)
+        return None
+
+    def _filtering(
+        self, stepping: torch.optim.Optimizer, closure: Callable[[], Any]
+    ) -> Callable[[], Any]:
+        def evaluate() -> Any:
+            loss = closure()
+            self._filter(stepping)
+            return loss
+
+        return evaluate
+
+    def _filter(self, stepping: torch.optim.Optimizer) -> None:
+        # looked up only where finding NaN and Inf waits for the device anyway
+        if self.plan.spec.nonfinite == "raise" and bool(getattr(stepping, "found_inf", False)):
+            return
+        self.plan.filter_grads_(self._grads(stepping))
+
+    def _grads(self, stepping: torch.optim.Optimizer) -> list[Tensor | None] | None:
+        return None
+
+
+class _BeforeAnyStep(_BeforeStep):
+    """The same for whichever optimizer steps: of the plan's layers, those that it updates."""
+
+    def __call__(
+        self, stepping: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        updated = _updated(stepping)
+        own = [parameter for parameter in self.plan.parameters if id(parameter) in updated]
+        if not own or _unwrap(stepping, own) is not stepping:  # the inner one steps as well
+            return None
+        _refuse_second(self.plan, stepping)
+        return super().__call__(stepping, args, kwargs)
+
+    def _grads(self, stepping: torch.optim.Optimizer) -> list[Tensor | None] | None:
+        updated = _updated(stepping)
+        return [p.grad if id(p) in updated else None for p in self.plan.parameters]
+
+
+def _updated(optimizer: Any) -> set[int]:
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        raise TypeError(
+            f"optimizer must be a torch.optim.Optimizer or wrap one; got {type(optimizer).__name__}"
+        )
+    return {id(parameter) for group in groups for parameter in group["params"]}
+
+
+def _unwrap(optimizer: Any, parameters: list[nn.Parameter]) -> Any:
+    """The innermost optimizer that runs hooks and updates the parameters; else what was given.
+
+    Wrappers (mixed precision, privacy, sharpness-aware steps, averaging) hold another optimizer as
+    an attribute, under many names, and call its step with the gradients that they have made.
+    """
+    wanted = {id(parameter) for parameter in parameters}
+    chain = [optimizer]
+    for outer in chain:
+        for held in getattr(outer, "__dict__", {}).values():
+            is_optimizer = hasattr(held, "param_groups") and callable(getattr(held, "step", None))
+            if is_optimizer and wanted <= _updated(held) and not any(held is one for one in chain):
+                chain.append(held)
+    return next(filter(_runs_hooks, reversed(chain)), optimizer)
+
+
+def _runs_hooks(optimizer: Any) -> bool:
+    """Torch adds the hooks to the step of a class when the first of its kind is initialised."""
+    initialised = hasattr(optimizer, "_optimizer_step_pre_hooks")
+    return initialised and bool(getattr(type(optimizer).step, "hooked", False))
+
+
+def _refuse_second(plan: FilterPlan, optimizer: torch.optim.Optimizer) -> None:
+    own = {id(parameter): name for name, parameter in zip(plan.names, plan.parameters, strict=True)}
+    for hook in optimizer._optimizer_step_pre_hooks.values():
+        if isinstance(hook, _BeforeStep):
+            for parameter in hook.plan.parameters:
+                if id(parameter) in own:
+                    raise ValueError(
+                        f"the optimizer filters {own[id(parameter)]} already; call remove() on the "
+                        "handle of the plan attached before"
+                    )
+
+
+def _inside_own_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether this is the step of a base class, called by the step of the optimizer's class.
+
+    Torch runs the hooks for both; the gradients are filtered before the outer one.
+    """
+    if sum("step" in vars(cls) for cls in type(optimizer).__mro__) < 3:  # own, and Optimizer's
+        return False
+    hooked = type(optimizer).step.__code__
+    frame, steps = sys._getframe(1), 0
+    while frame is not None:
+        steps += frame.f_code is hooked and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back  # type: ignore[assignment]
+    return steps > 1
+
+
+def _watch(hook: _BeforeStep, name: str) -> None:
+    """Warn if the weights change again and again while the hook has never run."""
+    watched = next((p for p in hook.plan.parameters if p.requires_grad), None)
+    if watched is None:
+        return
+    attached = weakref.ref(hook)  # its optimizer alone keeps it
+    changes = 0
+    seen: Tensor | None = None
+
+    def look(parameter: Tensor) -> None:
+        nonlocal changes, seen
+        still = attached()
+        if still is None or still.has_run:
+            watching.remove()
+            return
+        now = torch.atleast_1d(parameter.detach())[:1].clone()
+        changes += seen is not None and not torch.equal(now, seen)
+        seen = now
+        if changes == _CHANGES_BEFORE_WARNING:
+            watching.remove()
+            warnings.warn(
+                f"the weights have changed {changes} times, and {name} has never run the attached "
+                "filter; attach the plan to the optimizer whose step() changes the weights, or "
+                "call plan.filter_grads_() before each step",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    watching = watched.register_post_accumulate_grad_hook(look)

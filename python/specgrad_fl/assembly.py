@@ -49,8 +49,10 @@ def device_of(config: Config) -> torch.device:
     try:
         device = torch.device(config.device)
         torch.zeros(1, device=device).item()
-        # the same seed must give the same bits on a GPU too
+        # the same seed must give the same bits on a GPU too, and float32 means float32
         torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {config.device!r} cannot be used: {reason}") from error
@@ -86,6 +88,13 @@ def check_amp(config: Config) -> None:
 def split_clients(arrays: dict[str, Tensor]) -> list[Tensor]:
     """The partition, which travels as two arrays."""
     return list(arrays["indices"].split(arrays["sizes"].tolist()))
+
+
+def count_of(arrays: dict[str, Tensor], part: str) -> int:
+    """Samples to be scored: of the ``test`` set, or ``held_out``."""
+    if part == "test":
+        return len(arrays["test_y"])
+    return len(arrays["held_out"]) if "held_out" in arrays else 0
 
 
 def federation_of(
@@ -142,4 +151,4 @@ def build_runner(
     method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
     samples = Samples(blueprint.kind, arrays, device_of(config))
     partition = dict(enumerate(split_clients(arrays)))
-    return ClientRunner(config, flat, samples, partition, method, board)
+    return ClientRunner(config, flat, samples, partition, method, board, arrays.get("held_out"))

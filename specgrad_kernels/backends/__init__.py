@@ -1,8 +1,8 @@
 """The backends, in order of preference, and the choice between them.
 
 A backend is one module of this package with five names: ``NAME``, ``why_not()`` (``None``
-when it can run here, else the reason with its remedy), ``serves(spec, device_type)`` (likewise
-for one job), ``run(grads, spec)``, which filters in place or raises with nothing changed, and
+when it can run here, else the reason with its remedy), ``serves(spec, device)`` (likewise for
+one job), ``run(grads, spec)``, which filters in place or raises with nothing changed, and
 ``explain(spec, d, index, dtype)``: strategy, error bound and workspace bytes of one layer.
 """
 
@@ -27,7 +27,7 @@ class Backend(Protocol):
 
     def why_not(self) -> str | None: ...
 
-    def serves(self, spec: FilterSpec, device_type: str) -> str | None: ...
+    def serves(self, spec: FilterSpec, device: torch.device) -> str | None: ...
 
     def run(self, grads: Sequence[Tensor], spec: FilterSpec) -> None: ...
 
@@ -39,6 +39,11 @@ class Backend(Protocol):
 BACKENDS: tuple[Backend, ...] = (triton, cpp, torch_ref)
 # Read once: on every call it would cost more than everything else this module does.
 _FROM_ENVIRONMENT = os.environ.get("SPECGRAD_BACKEND") or "auto"
+_NAMES = ("auto", *(backend.NAME for backend in BACKENDS))
+if _FROM_ENVIRONMENT not in _NAMES:
+    raise ValueError(
+        f"SPECGRAD_BACKEND must be one of {', '.join(_NAMES)}, or unset; got {_FROM_ENVIRONMENT!r}"
+    )
 
 
 def report() -> dict[str, str | None]:
@@ -56,22 +61,21 @@ def available_backends() -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _choose(name: str, spec: FilterSpec, device_type: str) -> Backend:
+def _choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
+    # What serves other devices is not asked whether it could run: asking may start a GPU.
     if name == "auto":
-        usable = (b for b in BACKENDS if not (b.why_not() or b.serves(spec, device_type)))
-        return next(usable)
+        return next(b for b in BACKENDS if not (b.serves(spec, device) or b.why_not()))
     for backend in BACKENDS:
         if name == backend.NAME:
-            reason = backend.why_not() or backend.serves(spec, device_type)
+            reason = backend.serves(spec, device) or backend.why_not()
             if reason:
                 raise RuntimeError(f"backend {name!r} was asked for but cannot serve: {reason}")
             return backend
-    names = ", ".join(["auto"] + [backend.NAME for backend in BACKENDS])
-    raise ValueError(f"backend must be one of {names}; got {name!r}")
+    raise ValueError(f"backend must be one of {', '.join(_NAMES)}; got {name!r}")
 
 
-def choose(name: str, spec: FilterSpec, device_type: str) -> Backend:
+def choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
     """The backend for a job. ``auto`` may fall back, a name must serve."""
     if name == "auto":
         name = _FROM_ENVIRONMENT
-    return _choose(name, spec, device_type)
+    return _choose(name, spec, device)

@@ -81,15 +81,15 @@ def _keys(arguments: argparse.Namespace) -> None:
 
 
 def _shards(out: Path, config: Config) -> None:
-    from specgrad_fl import engine
+    from specgrad_fl import prepare
     from specgrad_fl.flower.launch import write_shards
 
     folders = [out / f"node-{number}" for number in range(config.nodes)]
     for folder in folders:
         if folder.exists():
             raise RunError(f"{folder} exists; choose another --out, or remove it")
-    dataset = engine.load_data(config)
-    partition = engine.divide(config, dataset)
+    dataset = prepare.load_data(config)
+    partition = prepare.divide(config, dataset)
     if config.nodes > len(partition.clients):
         raise ConfigError(
             f"nodes is {config.nodes}, and there are {len(partition.clients)} clients; choose at "

@@ -7,11 +7,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from specgrad_kernels import FilterPlan, FilterSpec
+from specgrad_kernels.hooks import filter_all_steps
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,9 +25,11 @@ def filtered(
     """Filter the gradients of every optimizer step inside a training function.
 
     The function trains the ``nn.Module`` among its arguments, with any ``torch.optim`` optimizer
-    made in it or given to it; just before each step the model's gradients are filtered in place.
-    Outside the function nothing changes. Works with and without arguments:
+    made in it or given to it; just before each step the gradients it uses are filtered in place,
+    as ``FilterPlan.attach`` does. Outside the function nothing changes. Works with and without
+    arguments:
 
+    >>> import torch
     >>> @filtered(ratio=0.1)
     ... def train(model, batches):
     ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -49,44 +50,21 @@ def filtered(
         model = _model(train, arguments, options)
         if model not in plans:
             plans[model] = FilterPlan.for_model(model, spec, select)
-        with _Filtering(plans[model], model):
+        with filter_all_steps(plans[model]):
             return train(*arguments, **options)
 
     return wrapped
 
 
 def _model(train: Callable[..., Any], arguments: Any, options: dict[str, Any]) -> nn.Module:
-    """The one module among the arguments."""
-    modules = [v for v in (*arguments, *options.values()) if isinstance(v, nn.Module)]
+    """The one module with parameters among the arguments; a loss usually has none."""
+    given = (v for v in (*arguments, *options.values()) if isinstance(v, nn.Module))
+    modules = {id(v): v for v in given if next(v.parameters(), None) is not None}
     if len(modules) != 1:
         raise TypeError(
             f"{getattr(train, '__name__', 'the training function')} was called with "
-            f"{len(modules)} modules among its arguments; filtered needs one, the model to train"
+            f"{len(modules)} models (modules with parameters) among its arguments, and filtered "
+            "needs one; in a (message, context) handler, put the training loop into a function "
+            "that takes the model, decorate that one and call it from the handler"
         )
-    return modules[0]
-
-
-class _Filtering:
-    """Filters before the steps of optimizers that hold the model's parameters."""
-
-    def __init__(self, plan: FilterPlan, model: nn.Module) -> None:
-        self._plan = plan
-        self._parameters = {id(parameter) for parameter in model.parameters()}
-
-    def __enter__(self) -> None:
-        self._handle = register_optimizer_step_pre_hook(self._before)
-
-    def __exit__(self, *exception: Any) -> None:
-        self._handle.remove()
-
-    def _before(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
-        held = (id(p) for group in optimizer.param_groups for p in group["params"])
-        if not any(parameter in self._parameters for parameter in held):
-            return
-        given = [v for v in arguments if v is not optimizer and v is not None]
-        if given or options.get("closure") is not None:
-            raise TypeError(
-                "step(closure) computes gradients after they would be filtered; call backward "
-                "yourself and step() without a closure"
-            )
-        self._plan.filter_grads_()
+    return next(iter(modules.values()))

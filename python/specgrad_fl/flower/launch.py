@@ -13,10 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specgrad_fl import batches, engine
+from specgrad_fl import batches, training
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
-from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.errors import ConfigError, RunError, installing
 from specgrad_fl.flower import processes, shards
 from specgrad_fl.flower.rundir import FlowerFiles
 from specgrad_fl.partition import Partition
@@ -35,8 +35,7 @@ def check_installed() -> None:
     """Refuse to go on without the Flower that this engine was written for."""
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError(
-            "engine 'flower' needs Flower, which is not installed; "
-            "pip install 'specgrad[fl,flower]'"
+            f"engine 'flower' needs Flower, which is not installed; {installing('fl,flower')}"
         )
     found = metadata.version("flwr")
     if not found.startswith(f"{FLOWER}."):
@@ -168,7 +167,7 @@ def started(run: RunDirectory, dataset: Dataset) -> Iterator[tuple[Control, list
     config, files = run.config(), FlowerFiles(run)
     names = [f"node-{number}" for number in range(min(config.nodes, config.clients))]
     folders = [files.folder / name for name in names]
-    partition = engine.partition_of(run, config, dataset)
+    partition = training.partition_of(run, config, dataset)
     write_shards(config, dataset, partition, [folder / "data" for folder in folders])
     move_states(folders, list(files.folder.glob("node-*")))
     keys = None

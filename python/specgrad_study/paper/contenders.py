@@ -35,8 +35,3 @@ TRIED: dict[str, Settings] = {
     "2D FFT": {"filter": "fft2d"},
 }
 ALL = {**TRIED, **{label: each for label, each in MECHANISM.items() if each}}
-# TEMPORARY
-from specgrad_kernels.spec import METHODS  # noqa: E402
-
-if "centralize" not in METHODS:
-    ALL = {k: v for k, v in ALL.items() if "centralize" not in v["filter"]}

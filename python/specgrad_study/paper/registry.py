@@ -28,11 +28,6 @@ _ALL = (
     tables.SUPPLEMENT,
     mechanism.EXPERIMENT,
 )
-# TEMPORARY
-from specgrad_kernels.spec import METHODS  # noqa: E402
-
-if "centralize" not in METHODS:
-    _ALL = _ALL[:-1]  # type: ignore[assignment]
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 
 

@@ -72,11 +72,46 @@ def test_the_hook_is_removed_after_a_failure():
     assert not _global_optimizer_pre_hooks
 
 
+def test_a_closure_is_filtered_too():
+    model = net()
+    start = model[1].weight.detach().clone()
+
+    def train(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def closure():
+            loss = model(X).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    filtered(train)(model)
+    change = model[1].weight.detach() - start
+    assert float(low_bins(change).max()) < 1e-6
+    assert float(change.abs().max()) > 1e-4
+
+
+def test_a_loss_without_parameters_is_no_second_model():
+    @filtered
+    def train(model, criterion, x):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        criterion(model(x), torch.zeros(4, 2)).backward()
+        optimizer.step()
+
+    model = net()
+    start = model[1].weight.detach().clone()
+    train(model, nn.MSELoss(), X)
+    assert float(low_bins(model[1].weight.detach() - start).max()) < 1e-6
+
+
 def test_refusals():
-    with pytest.raises(TypeError, match="step was called with 0 modules"):
+    with pytest.raises(TypeError, match="step was called with 0 models"):
         filtered(step)(X, X)
-    with pytest.raises(TypeError, match="without a closure"):
-        filtered(step)(net(), X, closure=lambda: 0.0)
+    with pytest.raises(TypeError, match="2 models"):
+        filtered(lambda *models: None)(net(), net())
+    with pytest.raises(TypeError, match=r"\(message, context\) handler, put the training loop"):
+        filtered(lambda message, context: None)({}, {})
     with pytest.raises(ValueError, match="takes none of the model's 2 parameters"):
         filtered(step)(nn.Linear(2, 2), X)
 
