@@ -27,7 +27,9 @@ def _cells(preset: Preset) -> list[Cell]:
     cells = [Cell(row, MAIN, preset.config(**each), seeds) for row, each in MECHANISM.items()]
     for column, federation in preset.other_federations.items():
         for row in FEW if federation.few else MECHANISM:
-            config = preset.config(**{**federation.settings, **MECHANISM[row]})
+            config = preset.config(**MECHANISM[row])
+            assert config is not None
+            config = config.replace(**federation.settings)
             cells.append(Cell(row, column, config, tuple(range(federation.seeds))))
     return cells
 

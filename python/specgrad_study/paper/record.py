@@ -37,7 +37,8 @@ def as_data(
     base = subject.preset.base.changed()
     runs = {
         name: {
-            **{key: round(value, DIGITS) for key, value in run.summary.items()},
+            # a share of 1, where values are percent
+            **{key: round(value, DIGITS + 2) for key, value in run.summary.items()},
             "evaluations": {str(n): round(v, DIGITS) for n, v in run.evaluations.items()},
             "source": sources.number(run.source),
         }
