@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -76,25 +76,52 @@ class Program:
         memory = Memory([tensor_bytes(tensor) for tensor in (*arguments, *reachable)])
         self.execute(grid, [tensor.data_ptr() for tensor in arguments], memory)
 
-    def execute(self, grid: int, values: Sequence[int], memory: Memory) -> None:
+    def execute(
+        self, grid: int, values: Sequence[int], memory: Memory, watch: Watch | None = None
+    ) -> None:
         """All programs, with the bits of each parameter."""
         for index in range(grid):
-            Machine(self.kernel, memory, self.shared_bytes, values, index).run()
+            Machine(self.kernel, memory, self.shared_memory(), values, index, watch=watch).run()
+
+    def shared_memory(self) -> Memory:
+        """What the threads of one program share; it reads as NaN before it is written."""
+        return Memory([(0, np.full(self.shared_bytes, 0xFF, dtype=np.uint8))])
+
+
+class Watch(Protocol):
+    """Somebody who is told what the threads of a program do to memory."""
+
+    def touch(
+        self, space: str, threads: np.ndarray, addresses: np.ndarray, data: np.ndarray | int
+    ) -> None:
+        """Bytes ``[lanes, size]`` are stored, or a number of bytes is loaded."""
+
+    def barrier(self) -> None:
+        """All threads of the program have met."""
 
 
 class Machine:
-    """One program: all its threads, lowest program counter first so that they meet again."""
+    """One program, or one warp of it: lowest program counter first, so that threads meet again."""
 
     def __init__(
-        self, kernel: Kernel, memory: Memory, shared_bytes: int, values: Sequence[int], index: int
+        self,
+        kernel: Kernel,
+        memory: Memory,
+        shared: Memory,
+        values: Sequence[int],
+        index: int,
+        warp: int | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.kernel = kernel
-        self.threads = kernel.threads
+        self.threads = kernel.threads if warp is None else 32
         self.memory = memory
-        # Uninitialised shared memory reads as NaN.
-        self.shared = Memory([(0, np.full(shared_bytes, 0xFF, dtype=np.uint8))])
+        self.shared = shared
+        self.watch = watch
+        self.alone = warp is not None
+        self.waiting = False
         self.parameters = dict(zip(kernel.parameters, values, strict=False))
-        lanes = np.arange(self.threads, dtype=np.uint32)
+        lanes = np.arange(self.threads, dtype=np.uint32) + np.uint32(32 * (warp or 0))
         self.special = {"%tid.x": lanes, "%ctaid.x": np.full(self.threads, index, np.uint32)}
         self.registers: dict[str, np.ndarray] = {}
         self.counter = np.zeros(self.threads, dtype=np.int64)
@@ -102,13 +129,19 @@ class Machine:
         self.mask = np.ones(self.threads, dtype=bool)
         self.whole = True
 
+    @property
+    def ended(self) -> bool:
+        """Whether every thread has returned."""
+        return int(self.counter.min()) >= len(self.kernel.code)
+
     def run(self) -> None:
-        """Until every thread has returned."""
+        """Until every thread has returned, or a warp that runs alone waits for the others."""
         code, end = self.kernel.code, len(self.kernel.code)
+        self.waiting = False
         with np.errstate(all="ignore"):
             while True:
                 position = int(self.counter.min())
-                if position >= end:
+                if position >= end or self.waiting:
                     return
                 self.mask = self.counter == position
                 self.whole = bool(self.mask.all())
@@ -176,6 +209,15 @@ class Machine:
         else:
             base = self._storage(operand.base).astype(np.int64)
         return base[self.mask] + operand.offset
+
+    def tell(self, memory: Memory, addresses: np.ndarray, data: np.ndarray | int) -> None:
+        """Tell the watch what the threads at work do."""
+        if self.watch is not None:
+            threads = self.special["%tid.x"][self.mask]
+            if isinstance(data, np.ndarray):
+                data = np.ascontiguousarray(data).view(np.uint8).reshape(len(threads), -1)
+            space = "shared" if memory is self.shared else "global"
+            self.watch.touch(space, threads, addresses, data)
 
     def scatter(self, values: np.ndarray) -> np.ndarray:
         """Values of the threads at work, spread over all threads."""
@@ -294,7 +336,9 @@ def _load(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
         machine.write(target, np.full(machine.threads, value, dtype=TYPES[opcode[2]]))
         return
     memory, count, kind = _space(machine, opcode)
-    values = memory.load(machine.address(source), TYPES[kind], count)
+    addresses = machine.address(source)
+    values = memory.load(addresses, TYPES[kind], count)
+    machine.tell(memory, addresses, count * np.dtype(TYPES[kind]).itemsize)
     parts = target.parts if isinstance(target, Vector) else (target,)
     _require(len(parts) == count, opcode)
     for index, part in enumerate(parts):
@@ -307,7 +351,9 @@ def _store(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
     parts = source.parts if isinstance(source, Vector) else (source,)
     _require(len(parts) == count, opcode)
     values = np.stack([machine.read(part, kind)[machine.mask] for part in parts], axis=1)
-    memory.store(machine.address(target), values)
+    addresses = machine.address(target)
+    machine.tell(memory, addresses, values)
+    memory.store(addresses, values)
 
 
 def _copy(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
@@ -332,7 +378,10 @@ def _copy(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
         chosen = wanted > 0
         if chosen.any():
             values[chosen] = machine.memory.load(sources[chosen], np.uint8, size)
-        machine.copies[-1].append((machine.address(operands[0]), values))
+        machine.tell(machine.memory, sources, size)
+        targets = machine.address(operands[0])
+        machine.tell(machine.shared, targets, values)
+        machine.copies[-1].append((targets, values))
 
 
 def _whole_warps(machine: Machine, opcode: tuple[str, ...]) -> None:
@@ -374,12 +423,20 @@ def _load_matrix(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> 
     rows = machine.address(operands[1])
     places = warp.matrix_addresses(rows, known[opcode[4]])
     for part, addresses in zip(operands[0].parts, places, strict=True):
+        machine.tell(machine.shared, addresses, 4)
         machine.write(part, machine.shared.load(addresses, np.uint32, 1)[:, 0])
 
 
 def _barrier(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
-    _require(opcode == ("bar", "sync") and operands == (Number(0),), opcode)
     _whole_warps(machine, opcode)
+    if opcode == ("bar", "warp", "sync"):
+        _require(operands == (Number(-1),), opcode)
+        return
+    _require(opcode == ("bar", "sync") and operands == (Number(0),), opcode)
+    if machine.alone:
+        machine.waiting = True
+    elif machine.watch is not None:
+        machine.watch.barrier()
 
 
 def _branch(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
