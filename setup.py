@@ -34,8 +34,6 @@ def native_build():
             "csrc/operator.cpp",
             "csrc/engine.cpp",
             "csrc/filters.cpp",
-            "csrc/spec_text.cpp",
-            "csrc/design.cpp",
             "csrc/cpu.cpp",
             "csrc/kernels.cpp",
             "csrc/kernels_portable.cpp",
@@ -51,14 +49,9 @@ def native_build():
         depends=headers,
         py_limited_api=True,
     )
-    design = Extension(
-        "specgrad_kernels._design",
-        sources=[
-            "csrc/design_module.cpp",
-            "csrc/design.cpp",
-            "csrc/spec_text.cpp",
-            "csrc/cpu.cpp",
-        ],
+    cpu = Extension(
+        "specgrad_kernels._cpu",
+        sources=["csrc/cpu_module.cpp", "csrc/cpu.cpp"],
         include_dirs=["csrc", pybind11.get_include()],
         extra_compile_args=flags,
         extra_link_args=link,
@@ -79,7 +72,7 @@ def native_build():
                 )
                 self.extensions = []
 
-    return [kernels, design], {"build_ext": BuildOrExplain}
+    return [kernels, cpu], {"build_ext": BuildOrExplain}
 
 
 def native_build_or_none():

@@ -70,11 +70,16 @@ void fill_twiddles(CirculantPlan<T>& plan, int lanes) {
 
 // Lays the gains out by output position; runs that are all zero or all equal are not stored.
 template <class T>
-void fill_gains(CirculantPlan<T>& plan, const std::vector<double>& gains, int lanes) {
+void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
   const int64_t size = plan.rows * plan.columns;
   const int64_t run = plan.groups * lanes;
+  const int64_t given = static_cast<int64_t>(design.gains.size());
+  const double later = design.strategy == Strategy::full ? design.gains.back() : 0.0;
   // The column step doubles its spectrum.
-  const auto gain_at = [&](int64_t k) { return 0.5 * gains[std::min(k % size, size - k % size)]; };
+  const auto gain_at = [&](int64_t k) {
+    const int64_t bin = std::min(k % size, size - k % size);
+    return 0.5 * (bin < given ? design.gains[bin] : later);
+  };
   plan.gain_offset.assign(plan.columns, -1);
   plan.gain_step.assign(plan.columns, 0);
   for (int64_t k2 = 0; k2 < plan.columns; ++k2) {
@@ -94,7 +99,7 @@ void fill_gains(CirculantPlan<T>& plan, const std::vector<double>& gains, int la
 }
 
 template <class T>
-CirculantPlan<T> make_circulant(const FftDesign& design, int lanes) {
+CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
   CirculantPlan<T> plan;
   plan.rows = design.grid.rows;
   plan.columns = design.grid.columns;
@@ -102,12 +107,12 @@ CirculantPlan<T> make_circulant(const FftDesign& design, int lanes) {
   plan.down = make_transform<T>(plan.rows);
   plan.along = make_transform<T>(plan.columns);
   fill_twiddles(plan, lanes);
-  fill_gains(plan, circulant_gains(design), lanes);
+  fill_gains(plan, design, lanes);
   return plan;
 }
 
 template <class T>
-BandPlan<T> make_band(const FftDesign& design, int lanes) {
+BandPlan<T> make_band(const FilterDesign& design, int lanes) {
   BandPlan<T> plan;
   plan.cells = design.d / design.hop;
   plan.hop = design.hop;
@@ -134,13 +139,13 @@ BandPlan<T> make_band(const FftDesign& design, int lanes) {
 }
 
 template <class T>
-DensePlan<T> make_dense(const FftDesign& design) {
+DensePlan<T> make_dense(const FilterDesign& design) {
   DensePlan<T> plan;
-  plan.count = 2 * design.cutoff - 1;
+  plan.count = design.waves();
   plan.basis.resize(plan.count * design.d);
   for (int64_t b = 0; b < plan.count; ++b) {
     const int64_t k = (b + 1) / 2;
-    const double norm = std::sqrt((k ? 2.0 : 1.0) / static_cast<double>(design.d));
+    const double norm = std::sqrt((k ? 2.0 : 1.0) * design.gains[k] / static_cast<double>(design.d));
     for (int64_t n = 0; n < design.d; ++n) {
       const double angle = 2 * kPi * static_cast<double>(k * n % design.d) / design.d;
       plan.basis[b * design.d + n] =
@@ -150,22 +155,19 @@ DensePlan<T> make_dense(const FftDesign& design) {
   return plan;
 }
 
-// A moving average of width 2 * radius + 1, or a Gaussian when sigma is given.
+// A moving average, or any other symmetric weights.
 template <class T>
-DetrendPlan<T> make_detrend(Boundary boundary, int64_t radius, double sigma) {
+DetrendPlan<T> make_detrend(const FilterDesign& design) {
   DetrendPlan<T> plan;
-  plan.boundary = boundary;
-  plan.radius = radius;
-  if (sigma <= 0) return plan;
-  double total = 1;
-  for (int64_t j = 1; j <= plan.radius; ++j) total += 2 * std::exp(-0.5 * (j / sigma) * (j / sigma));
+  plan.boundary = design.boundary;
+  plan.radius = design.radius();
+  if (design.strategy == Strategy::box) return plan;
   for (int64_t j = -plan.radius; j <= plan.radius; ++j) {
-    plan.weights.push_back(static_cast<T>(std::exp(-0.5 * (j / sigma) * (j / sigma)) / total));
+    plan.weights.push_back(static_cast<T>(design.gains[std::abs(j)]));
   }
   plan.one_sided.push_back(0);
   for (int64_t j = 1; j <= plan.radius; ++j) {
-    plan.one_sided.push_back(plan.one_sided.back() +
-                             std::exp(-0.5 * (j / sigma) * (j / sigma)) / total);
+    plan.one_sided.push_back(plan.one_sided.back() + design.gains[j]);
   }
   return plan;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "design.h"
 #include "signal.h"
 
 namespace specgrad {
@@ -77,8 +78,6 @@ struct DensePlan {
 
   int64_t bytes() const { return bytes_in(basis); }
 };
-
-enum class Boundary { count, circular, reflect, replicate };
 
 template <class T>
 struct DetrendPlan {

@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -166,9 +166,24 @@ def dense_rounding(double: bool, count: int) -> float:
     return rounding(double, 2 + 0.5 * math.sqrt(count))
 
 
-def stored_rounding(bits: int, norm: float = 1.0) -> float:
-    """Of a result kept with ``bits`` binary digits, by a filter of operator norm ``norm``."""
-    return norm * 2.0**-bits
+def average_rounding(double: bool, radius: int, box: bool) -> float:
+    """Of a sum of weighted neighbours, 0 .. ``radius`` samples away; moving averages are pairwise
+    sums."""
+    return rounding(double, 1 if box else 1 + 0.25 * math.sqrt(radius))
+
+
+def equation_rounding(double: bool, d: int) -> float:
+    """Of the reference equations in plain PyTorch."""
+    return rounding(double, 4 + 1.0 * math.log2(max(d, 2)))
+
+
+def stored_rounding(dtype: torch.dtype, norm: float = 1.0) -> float:
+    """Of a result stored in half the digits it was computed with, by a filter of norm ``norm``.
+
+    It holds where results are normal numbers of the dtype: below them (6e-5 in float16) the
+    digits end at a fixed place.
+    """
+    return norm * torch.finfo(dtype).eps / 2 if dtype.itemsize < 4 else 0.0
 
 
 # ---- Grids -----------------------------------------------------------------------------------
@@ -264,7 +279,8 @@ class LowBand:
         """Eigenvalues of the circulant for its first bins, with the transforms' ``1 / size``.
 
         ``band`` and ``padded`` yield the low band, to be subtracted, and later bins have gain 0;
-        ``full`` yields the filtered signal, and later bins have the last gain.
+        ``full`` yields the filtered signal, and later bins have the last gain. Of ``dense`` they
+        are what is removed.
         """
         if self.strategy == "band":
             return window_gains(self.taps, self.hop, self.d, self.removed)
@@ -272,7 +288,7 @@ class LowBand:
             return np.append(1 - self.removed, 1.0) / self.grid.size
         if self.strategy == "padded":
             return _padded_gains(self.d, self.removed, self.grid.size)
-        return np.empty(0)
+        return self.removed
 
 
 def _padded_gains(d: int, removed: Array, size: int) -> Array:
@@ -358,10 +374,13 @@ def remove_low_band(
     >>> remove_low_band(36864, np.ones(921), double=False, lanes=8).strategy
     'band'
     """
+    removed = np.trim_zeros(removed, "b")
     cutoff = len(removed)
     if cutoff == 0:
         return LowBand(d, removed, cost=0.0)
-    waves = (2 * cutoff - 1) * d <= LARGEST_DENSE_BASIS and bool(np.all(removed >= 0))
+    # the wave of the last bin of an even length has no partner
+    pairs = 2 * cutoff - 1 <= d and bool(np.all(removed >= 0))
+    waves = pairs and (2 * cutoff - 1) * d <= LARGEST_DENSE_BASIS
     tried: list[LowBand] = []
     if waves and (strategy == "dense" or (strategy == "auto" and cutoff <= 64)):
         tried.append(_dense(d, removed, double, lanes))
@@ -377,16 +396,3 @@ def remove_low_band(
             "use 'auto' or 'full'"
         )
     return best
-
-
-def as_numbers(design: LowBand) -> dict[str, Any]:
-    """The design as plain numbers, for tables and reports."""
-    return {
-        "strategy": design.strategy,
-        "hop": design.hop,
-        "width": design.width,
-        "rows": design.grid.rows,
-        "columns": design.grid.columns,
-        "error_bound": design.error_bound,
-        "cost": design.cost,
-    }

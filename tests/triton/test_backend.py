@@ -125,7 +125,7 @@ def test_filtering_cpu_tensors_asks_nothing_about_gpus(monkeypatch):
 
 
 def test_the_cuda_key_of_the_operator_is_ours():
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
     assert has_kernel("specgrad::filter_grads_", "CUDA")
 
 
