@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -427,6 +428,74 @@ def _load_matrix(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> 
         machine.write(part, machine.shared.load(addresses, np.uint32, 1)[:, 0])
 
 
+def _store_matrix(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
+    _whole_warps(machine, opcode)
+    known = {"x1": 1, "x2": 2, "x4": 4}
+    _require(opcode[:4] == ("stmatrix", "sync", "aligned", "m8n8") and opcode[4] in known, opcode)
+    _require(opcode[5:] == ("shared", "b16"), opcode)
+    places = warp.matrix_addresses(machine.address(operands[0]), known[opcode[4]])
+    for part, addresses in zip(operands[1].parts, places, strict=True):
+        values = machine.read(part, "b32")[:, None]
+        machine.tell(machine.shared, addresses, values)
+        machine.shared.store(addresses, values)
+
+
+def _multiply_in_groups(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
+    """``wgmma``: four warps multiply rows in registers by a matrix in shared memory, at once here.
+
+    On a GPU it runs on beside the threads until it is waited for.
+    """
+    _whole_warps(machine, opcode)
+    if opcode in _WARP_GROUP_ORDER:
+        return
+    _require(opcode[1:4] == ("mma_async", "sync", "aligned"), opcode)
+    _require(opcode[5:] == ("f32", "tf32", "tf32"), opcode)
+    shape = re.fullmatch(r"m64n(\d+)k8", opcode[4])
+    _require(shape is not None and operands[4:] == (Number(1), Number(1)), opcode)
+    columns = int(shape[1])
+    totals, rows, descriptor, kept = operands[:4]
+    _require(len(totals.parts) == columns // 2 and len(rows.parts) == 4, opcode)
+    a = [machine.read(part, "b32") for part in rows.parts]
+    keep = machine.read(kept, "pred")
+    matrix = machine.read(descriptor, "b64")
+    for block in range(columns // 8):
+        parts = totals.parts[4 * block : 4 * block + 4]
+        # what a total holds matters only where it is kept
+        old = [machine.read(p, "b32") if keep.any() else np.zeros_like(a[0]) for p in parts]
+        old = [np.where(keep, values, np.uint32(0)) for values in old]
+        b = []
+        for addresses in warp.described_addresses(matrix, block):
+            machine.tell(machine.shared, addresses, 4)
+            b.append(machine.shared.load(addresses, np.uint32, 1)[:, 0])
+        for part, values in zip(parts, warp.multiply_tf32(a, b, old), strict=True):
+            machine.write(part, values)
+
+
+_WARP_GROUP_ORDER = (
+    ("wgmma", "fence", "sync", "aligned"),
+    ("wgmma", "commit_group", "sync", "aligned"),
+    ("wgmma", "wait_group", "sync", "aligned"),
+)
+
+
+def _fence(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
+    _require(opcode == ("fence", "proxy", "async", "shared::cta"), opcode)
+
+
+def _permute_bytes(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
+    _require(opcode == ("prmt", "b32"), opcode)
+    low, high, chosen = (machine.read(operand, "u32").astype(np.uint64) for operand in operands[1:])
+    if (chosen & np.uint64(0x8888)).any():
+        raise PtxError("a byte's sign is asked for")
+    both = low | (high << np.uint64(32))
+    word = np.zeros_like(both)
+    for place in range(4):
+        source = (chosen >> np.uint64(4 * place)) & np.uint64(7)
+        byte = (both >> (np.uint64(8) * source)) & np.uint64(255)
+        word |= byte << np.uint64(8 * place)
+    machine.write(operands[0], word.astype(np.uint32))
+
+
 def _barrier(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
     _whole_warps(machine, opcode)
     if opcode == ("bar", "warp", "sync"):
@@ -470,6 +539,10 @@ _HANDLERS: dict[str, Callable[[Machine, tuple[str, ...], tuple], None]] = {
     "mma": _matrix_multiply,
     "ldmatrix": _load_matrix,
     "bar": _barrier,
+    "stmatrix": _store_matrix,
+    "wgmma": _multiply_in_groups,
+    "fence": _fence,
+    "prmt": _permute_bytes,
     "bra": _branch,
     "ret": _return,
 }
