@@ -18,31 +18,21 @@ pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_I
 
 # the shortest call in which a barrier of each kernel decides something
 CASES = {
-    "transform_middle": ([2304], FilterSpec()),
-    "solve_rows": ([432], FilterSpec()),
-    "project_waves": ([97], FilterSpec()),
+    "interpolate": ([432], FilterSpec()),
     "subtract_smooth": ([100], FilterSpec("lap", window=25)),
 }
 # Before these the compiler has put barriers of its own, as matrices pass through shared memory.
 # A compiler need not, so they stay; without both, the race is there.
-DOUBLED = ("transform_middle", "solve_rows", "subtract_smooth")
+DOUBLED = ("subtract_smooth",)
 
 
-@pytest.fixture
-def case(limit_grid):
-    """Gradients and spec of a case, by kernel."""
-
-    def make(kernel):
-        if kernel == "transform_middle":
-            limit_grid(columns=16, rows=4)
-        lengths, spec = CASES[kernel]
-        return random_grads(lengths), spec
-
-    return make
+def case(kernel):
+    lengths, spec = CASES[kernel]
+    return random_grads(lengths), spec
 
 
 @pytest.mark.parametrize(("kernel", "number"), barriers())
-def test_every_barrier_is_needed(case, kernel, number):
+def test_every_barrier_is_needed(kernel, number):
     grads, spec = case(kernel)
     execute(grads, spec, run=run_together, only=kernel)
     run = run_without_barriers if kernel in DOUBLED else run_together
@@ -52,14 +42,14 @@ def test_every_barrier_is_needed(case, kernel, number):
 
 
 @pytest.mark.parametrize("kernel", DOUBLED)
-def test_a_doubled_barrier_is_doubled(case, kernel):
+def test_a_doubled_barrier_is_doubled(kernel):
     grads, spec = case(kernel)
     with without(kernel, 0):
         execute(grads, spec, run=run_together, only=kernel)
 
 
 @pytest.mark.parametrize("kernel", CASES)
-def test_nothing_races_between_barriers(case, kernel):
+def test_nothing_races_between_barriers(kernel):
     grads, spec = case(kernel)
     exact = reference(grads, spec)
     execute(grads, spec, run=run_together)
@@ -67,8 +57,8 @@ def test_nothing_races_between_barriers(case, kernel):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_warps_in_any_order_give_the_same_values(case, seed):
-    grads, spec = case("project_waves")
+def test_warps_in_any_order_give_the_same_values(seed):
+    grads, spec = case("interpolate")
     exact = reference(grads, spec)
     execute(grads, spec, run=partial(run_apart, seed=seed))
     assert (grads[0].double() - exact[0]).norm() < 1e-6 * exact[0].norm()

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from specgrad_fl import assembly, batches, engine, filters
+from specgrad_fl import assembly, batches, filters, prepare
 from specgrad_fl.assembly import Blueprint
 from specgrad_fl.batches import Samples
 from specgrad_fl.config import Config
@@ -140,7 +140,7 @@ class Collector:
         self.config = config
         self.partition = partition.clients
         kind, arrays = batches.stored(dataset, augment=False, channels_last=config.channels_last)
-        blueprint = Blueprint(config, kind, engine.inputs_of(dataset))
+        blueprint = Blueprint(config, kind, prepare.inputs_of(dataset))
         self.flat = assembly.build_model(blueprint)
         self.samples = Samples(kind, arrays, assembly.device_of(config))
         self.filtered, spec = diagnosed_spec(config, self.flat.model)
@@ -228,11 +228,11 @@ def collect(
     noise_batches: int = 0,
 ) -> Checkpoint:
     """The disagreement of ``clients`` at ``weights``, with data and partition of ``config``."""
-    dataset = engine.load_data(config)
+    dataset = prepare.load_data(config)
     collector = Collector(
         config,
         dataset,
-        engine.divide(config, dataset),
+        prepare.divide(config, dataset),
         changes=changes,
         after=after,
         noise_batches=noise_batches,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from specgrad_fl import atomic, engine
+from specgrad_fl import atomic, engine, prepare
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import RunError
@@ -117,7 +117,7 @@ def along(
             )
     copy = RunDirectory(out / "replay")
     with copy.locked():
-        config, dataset, partition = engine.prepare(config)
+        config, dataset, partition = prepare.prepare(config)
         if source is not None:
             partition = Partition.load(source.partition_path)
             partition.check(dataset)
@@ -136,11 +136,11 @@ def along(
             )
             trains = request.local or missing[-1] > copy.load_rounds()
             played = config if trains else config.replace(workers=1)
-            player = Engine(played, dataset, partition, copy)
+            player = Engine(played, dataset, partition, copy).start()
             try:
                 _play(player, collector, missing, request, store, say)
             finally:
-                player.executor.close()
+                player.close()
     shutil.rmtree(copy.path)
     measured = [store.get(number) for number in wanted]
     return [each for each in measured if each is not None]

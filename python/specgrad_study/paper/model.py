@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
 from specgrad_fl.fleet import FAILURE, Job
-from specgrad_fl.runs import Record, RunDirectory
+from specgrad_fl.records import Record
+from specgrad_fl.runs import RunDirectory
 from specgrad_fl.summary import MEASURES
 
 from specgrad_study.paper.numbers import Number, Place

@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specgrad_fl import atomic, engine, environment
+from specgrad_fl import atomic, environment, prepare
 from specgrad_fl.client import forget_peak, peak_mib
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import RunError
-from specgrad_fl.runs import Record, RunDirectory
+from specgrad_fl.records import Record
+from specgrad_fl.runs import RunDirectory
 
 from specgrad_study.paper.claims import Claim, above
 from specgrad_study.paper.model import (
@@ -109,19 +110,19 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
 
 def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:
     """Rounds of all contenders in turn, after one to warm up; seconds by digest."""
-    dataset = engine.load_data(configs[0])
+    dataset = prepare.load_data(configs[0])
     timed: dict[str, list[Record]] = {config.digest: [] for config in configs}
     worked: dict[str, list[float]] = {config.digest: [] for config in configs}
     with tempfile.TemporaryDirectory() as folder:
         engines = []
         for config in configs:
-            partition = engine.divide(config, dataset)
+            partition = prepare.divide(config, dataset)
             # an evaluation is the same for all: it is left out of the contest
             quiet = config.replace(rounds=rounds + 2, eval_every=rounds + 2, eval_tail=0)
             run = RunDirectory(Path(folder) / config.digest)
             run.path.mkdir()
-            resolved = engine.resolve(quiet, dataset, partition)
-            engines.append(Engine(resolved, dataset, partition, run))
+            resolved = prepare.resolve(quiet, dataset, partition)
+            engines.append(Engine(resolved, dataset, partition, run).start())
         try:
             for number in range(rounds + 1):
                 for config, each in zip(configs, engines, strict=True):
@@ -132,7 +133,7 @@ def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:
                         worked[config.digest].append(time.process_time() - begun)
         finally:
             for each in engines:
-                each.executor.close()
+                each.close()
     return {
         config.digest: {
             "seconds": [record["seconds"]["round"] for record in timed[config.digest]],
@@ -163,16 +164,16 @@ def one_round(config: Config) -> float:
     """Play one round; the peak memory in MiB, of the GPU where there is one."""
     import torch
 
-    dataset = engine.load_data(config)
-    partition = engine.divide(config, dataset)
+    dataset = prepare.load_data(config)
+    partition = prepare.divide(config, dataset)
     with tempfile.TemporaryDirectory() as folder:
-        resolved = engine.resolve(config.replace(rounds=2, eval_every=2), dataset, partition)
-        alone = Engine(resolved, dataset, partition, RunDirectory(Path(folder)))
+        resolved = prepare.resolve(config.replace(rounds=2, eval_every=2), dataset, partition)
+        alone = Engine(resolved, dataset, partition, RunDirectory(Path(folder))).start()
         try:
             forget_peak()
             alone.round(0)
         finally:
-            alone.executor.close()
+            alone.close()
     if torch.device(config.device).type == "cuda":
         return torch.cuda.max_memory_allocated(config.device) / 2**20
     return peak_mib()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from specgrad_fl import cli, config, data, engine, models
+from specgrad_fl import cli, config, data, engine, models, prepare, training
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_study.diagnosis import files, replay, similarity
 from specgrad_study.diagnosis.collect import Checkpoint, Collector, collect, weight_tensors
@@ -29,7 +29,7 @@ def finished(tmp_path_factory):
         "clients": 6, "active": 3, "rounds": 3, "batch_size": 64, "workers": 1,
         "method": "scaffold",
     }  # fmt: skip
-    return engine.train(config.Config(**settings), tmp_path_factory.mktemp("runs") / "run")
+    return training.train(config.Config(**settings), tmp_path_factory.mktemp("runs") / "run")
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -47,10 +47,10 @@ def same(one: Checkpoint, two: Checkpoint) -> bool:
 def test_a_gradient_is_that_of_all_samples_of_the_client(small):
     settings = small()
     dataset = data.load("digits")
-    collector = Collector(settings, dataset, engine.divide(settings, dataset))
+    collector = Collector(settings, dataset, prepare.divide(settings, dataset))
     held = collector.partition[2]
     loss = collector.gradient(2)
-    model = models.build_seeded("resnet8", engine.inputs_of(dataset), None, settings.seed).eval()
+    model = models.build_seeded("resnet8", prepare.inputs_of(dataset), None, settings.seed).eval()
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (dataset.mean, dataset.std))
     x = (dataset.train_x[held].float() / 255 - mean) / std
     expected = F.cross_entropy(model(x), dataset.train_y[held])
@@ -63,7 +63,7 @@ def test_a_gradient_is_that_of_all_samples_of_the_client(small):
 def test_a_checkpoint_is_measured_with_sample_weights(small):
     settings = small()
     dataset = data.load("digits")
-    collector = Collector(settings, dataset, engine.divide(settings, dataset), noise_batches=0)
+    collector = Collector(settings, dataset, prepare.divide(settings, dataset), noise_batches=0)
     weights = collector.flat.weights.clone()
     found = collector.checkpoint(weights, [0, 3, 4])
     gradients = []
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_measured_with_sample_weights(small):
 def test_noise_vanishes_where_a_batch_holds_all_samples(small):
     settings = small(batch_size=5000)
     dataset = data.load("digits")
-    collector = Collector(settings, dataset, engine.divide(settings, dataset))
+    collector = Collector(settings, dataset, prepare.divide(settings, dataset))
     quiet = collector.checkpoint(collector.flat.weights.clone(), [0, 1])
     assert quiet.noise.local < 1e-6 * quiet.snapshot.signal
     collector.config = settings.replace(batch_size=8)

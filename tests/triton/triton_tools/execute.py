@@ -56,7 +56,7 @@ def execute(
     }
     names = []
     for step in plan.launches:
-        variant = Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype, plan.strided)
+        variant = Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype)
         if only and step.kernel != only:
             continue
         compiled = compile_variant(variant, target)
