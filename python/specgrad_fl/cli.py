@@ -240,16 +240,13 @@ def _warn_of_idle(config: Config, settings: Iterable[str]) -> None:
 
 def _train(arguments: argparse.Namespace) -> None:
     from specgrad_fl import training
-    from specgrad_fl.runs import RunDirectory, run_name
+    from specgrad_fl.runs import run_name
 
     settings = _settings(arguments)
     config = Config(**settings)
     _warn_of_idle(config, settings)
     out = arguments.out = arguments.out or Path("runs") / run_name(config)
-    RunDirectory(out).check_new()
-    announce = _announcer(arguments)
-    announce(f"run: {out}")
-    _report(arguments, training.train(config, out, _watcher(arguments), announce))
+    _report(arguments, training.train(config, out, _watcher(arguments), _announcer(arguments)))
 
 
 def _resume(arguments: argparse.Namespace) -> None:

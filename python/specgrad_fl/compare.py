@@ -23,6 +23,8 @@ WatcherOf = Callable[[str], Watcher]
 # values by setting
 Vary = Mapping[str, Sequence[Any]]
 NOTHING: Vary = {}
+# stands for the value of a setting that has no effect
+IDLE = "-"
 EACH_CLIENT = "client_accuracies"
 
 
@@ -38,7 +40,7 @@ class Group:
     @property
     def label(self) -> str:
         name = self.method if self.filter == "none" else f"{self.method}+{self.filter}"
-        return " ".join([name, *(f"{setting}={value}" for setting, value in self.varied)])
+        return " ".join([name, *(f"{key}={value}" for key, value in self.varied if value != IDLE)])
 
     def summaries(self) -> list[Summary]:
         return [run.summary() for run in self.runs]
@@ -96,7 +98,7 @@ def grouped(
     found: dict[tuple[str, str, tuple[tuple[str, Any], ...]], list[RunDirectory]] = {}
     for config, run in zip(configs, runs, strict=True):
         idle = config.without_effect(vary)
-        varied = tuple((name, getattr(config, name)) for name in vary if name not in idle)
+        varied = tuple((name, IDLE if name in idle else getattr(config, name)) for name in vary)
         found.setdefault((config.method, config.filter, varied), []).append(run)
     return [Group(*key, tuple(members)) for key, members in found.items()]
 

@@ -101,7 +101,6 @@ def check_model(config: Config, dataset: Dataset) -> None:
     device = assembly.device_of(config)  # a filter may serve there and nowhere else
     model = models.build(config.model, inputs, config.model_options).eval().to(device)
     filter_plan(model, config)
-    FlatModel(model, device)  # refuses parameters that it cannot hold
     sample = dataset.test_x[:2].to(device)
     expected = (len(sample), inputs.num_classes)
     try:
@@ -120,3 +119,4 @@ def check_model(config: Config, dataset: Dataset) -> None:
             f"model {config.model!r} returns {what} for {len(sample)} samples of {dataset.name}; "
             f"expected one tensor of shape {expected}"
         )
+    FlatModel(model, device)  # refuses parameters that it cannot hold

@@ -123,8 +123,7 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Only one process may continue a run; the lock ends with the process, however it ends."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.mkdir(mode=PRIVATE, exist_ok=True)
+            self.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as error:
             raise self._unwritable(error) from error

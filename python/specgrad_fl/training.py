@@ -41,6 +41,7 @@ def train(
     run = RunDirectory(Path(out))
     play = _player(config)
     dataset = begin(run, config)
+    announce(f"run: {run.path}")
     announce(f"data: {dataset.describe()}; {run.config().clients} clients")
     try:
         return play(run, dataset, watch)

@@ -239,7 +239,7 @@ def test_settings_are_grouped_by_subject(command, capsys):
         cli.main(["compare", "--help"])
     text = capsys.readouterr().out
     for flag in ("--methods A,B", "--filters A,B", "--seeds 0,1", "--vary NAME=V,V"):
-        assert len(text.partition(flag)[2].partition("--")[0].strip()) > 10
+        assert len(text.rpartition(flag)[2].partition("--")[0].strip()) > 10
 
 
 def test_compare_varies_any_setting(command, tmp_path):
@@ -250,7 +250,7 @@ def test_compare_varies_any_setting(command, tmp_path):
     header, *rows, _ = out.splitlines()
     assert "ratio" in header.split()
     assert "worst tenth %" in header
-    assert [row.split()[1:3] for row in rows] == [["none", "1"], ["fft", "0.01"], ["fft", "0.2"]]
+    assert [row.split()[1:3] for row in rows] == [["none", "-"], ["fft", "0.01"], ["fft", "0.2"]]
     assert (tmp_path / "runs" / "compare-clients.png").is_file()
 
 
