@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 CXX ?= g++
 NATIVE := $(wildcard csrc/*)
 
-.PHONY: all demo test test-fast lint sanitize bench clean
+.PHONY: all demo test test-fast lint sanitize bench clean docs
 
 all: $(VENV)/installed
 
@@ -54,6 +54,11 @@ sanitize: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.run $(BENCH)
 	$(BIN)/python -m benchmarks.plot
+
+# The documentation as a site in build/site; a warning is an error.
+docs: $(VENV)/installed
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[docs]"
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info specgrad_kernels/*.so

@@ -52,7 +52,7 @@ def _gradient_bytes(workload: Workload) -> int:
 
 def workspace_share(workload: Workload, spec: FilterSpec) -> float:
     """One thread's working memory over the gradients' bytes: that of the layer that needs most."""
-    backend = choose("auto", spec, "cpu")
+    backend = choose("auto", spec, torch.device("cpu"))
     largest = max(
         backend.explain(spec, math.prod(shape), index, torch.float32)[2]
         for index, shape in enumerate(workload.shapes)

@@ -91,8 +91,10 @@ def check_overlap(grads: Sequence[Tensor]) -> None:
 
 def check_finite(grads: Sequence[Tensor]) -> None:
     """Raise for the first gradient with a NaN or an infinity."""
+    # all answers together: each one that is asked for alone waits for a GPU
+    finite = torch.stack([torch.isfinite(grad).all() for grad in grads]).tolist()
     for index, grad in enumerate(grads):
-        if not bool(torch.isfinite(grad).all()):
+        if not finite[index]:
             raise FloatingPointError(
                 f"grads[{index}] of shape {tuple(grad.shape)} holds NaN or Inf and "
                 "nonfinite='raise' was asked for; no gradient was changed"

@@ -30,7 +30,7 @@ def _filter_grads_torch(grads: Sequence[Tensor], spec: str) -> None:
 
 def _filter_grads_cuda(grads: Sequence[Tensor], spec: str) -> None:
     parsed = FilterSpec.parse(spec)
-    choose("auto", parsed, "cuda").run(grads, parsed)
+    choose("auto", parsed, grads[0].device).run(grads, parsed)
 
 
 def as_text(spec: FilterSpec) -> tuple[str, str]:
@@ -57,11 +57,15 @@ def _filter_grads_fake(grads: Sequence[Tensor], spec: str, *_: str) -> None:
         checks.check_kind(grad, index)
 
 
-_LIBRARY.define("filter_grads_(Tensor(a!)[] grads, str spec) -> ()")
+# The first call compiles and later ones depend on where gradients are: nothing for the graphs that
+# mode="reduce-overhead" records by itself. torch.cuda.graph() can record a call after the first.
+_TAGS = (torch.Tag.cudagraph_unsafe,)
+_LIBRARY.define("filter_grads_(Tensor(a!)[] grads, str spec) -> ()", tags=_TAGS)
 _LIBRARY.impl("filter_grads_", _filter_grads_torch, "CompositeExplicitAutograd")
 _LIBRARY.impl("filter_grads_", _filter_grads_cuda, "CUDA")
 _LIBRARY.define(
-    "filter_grads_as_called_(Tensor(a!)[] grads, str spec, str order, str backend) -> ()"
+    "filter_grads_as_called_(Tensor(a!)[] grads, str spec, str order, str backend) -> ()",
+    tags=_TAGS,
 )
 _LIBRARY.impl("filter_grads_as_called_", _filter_grads_as_called, "CompositeExplicitAutograd")
 for _name in ("filter_grads_", "filter_grads_as_called_"):
@@ -74,13 +78,13 @@ def _make_spec(*fields: object) -> FilterSpec:
 
 
 def _operator_arguments(
-    text: str, order: str, backend: str, device_type: str, tensors: int, *present: int
+    text: str, order: str, backend: str, device: torch.device, tensors: int, *present: int
 ) -> tuple[str, ...]:
     """What follows the gradients in a call of ``filter_grads_``, or of the other operator."""
     spec = _parse(text, order)
     spec.check_count(tensors)
     text, order = as_text(spec.select(present))
-    chosen = choose(backend, spec, device_type)
+    chosen = choose(backend, spec, device)
     if not order and spec.nonfinite == "propagate" and chosen is not torch_ref:
         return (text,)
     return text, order, chosen.NAME
@@ -117,8 +121,8 @@ def trace(grads: Iterable[Tensor | None], text: str, order: str, backend: str) -
         return
     if any(grad.requires_grad for grad in present):
         checks.check_grads(present, _PLAIN)
-    device_type = present[0].device.type
-    arguments = _operator_arguments(text, order, backend, device_type, len(listed), *indices)
+    device = present[0].device
+    arguments = _operator_arguments(text, order, backend, device, len(listed), *indices)
     if len(arguments) == 1:
         torch.ops.specgrad.filter_grads_(present, *arguments)
     else:
@@ -187,7 +191,7 @@ def apply(grads: Iterable[Tensor | None], spec: FilterSpec, backend: str = "auto
 def _run(grads: list[Tensor], spec: FilterSpec, backend: str) -> None:
     if not isinstance(grads[0], Tensor) or grads[0].is_meta:
         checks.check_grads(grads, spec)
-    choose(backend, spec, grads[0].device.type).run(grads, spec)
+    choose(backend, spec, grads[0].device).run(grads, spec)
 
 
 def _apply_in_order(grads: list[Tensor], spec: FilterSpec, backend: str) -> None:

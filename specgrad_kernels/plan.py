@@ -61,9 +61,9 @@ class FilterPlan:
         self.names = [name for name, _ in named]
         self._shapes = [tuple(parameter.shape) for _, parameter in named]
         self._hold([parameter for _, parameter in named])
-        device_type = named[0][1].device.type if named else "cpu"
+        device = named[0][1].device if named else torch.device("cpu")
         self._texts = ops.as_text(self.spec)
-        choose(backend, self.spec, device_type)  # a backend that cannot serve is refused here
+        choose(backend, self.spec, device)  # a backend that cannot serve is refused here
 
     @classmethod
     def for_model(
@@ -134,8 +134,8 @@ class FilterPlan:
     @property
     def layers(self) -> list[LayerPlan]:
         """How each layer is filtered, with error bound and workspace."""
-        device_type = self.parameters[0].device.type if self.parameters else "cpu"
-        backend = choose(self.backend, self.spec, device_type)
+        device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        backend = choose(self.backend, self.spec, device)
         layers = []
         for index, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
             d = signal_length(self._shapes[index], self.spec.batch_dims)
@@ -157,7 +157,7 @@ class FilterPlan:
     def describe(self) -> str:
         """A table of the layers: what is removed, by which strategy, at which cost in memory."""
         layers = self.layers
-        device_type = self.parameters[0].device.type if self.parameters else "cpu"
+        device = self.parameters[0].device if self.parameters else torch.device("cpu")
         header = ("layer", "shape", "d", "cutoff", "strategy", "error", "workspace")
         rows = [
             (
@@ -176,7 +176,7 @@ class FilterPlan:
             "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
             for row in (header, *rows)
         ]
-        backend = choose(self.backend, self.spec, device_type)
+        backend = choose(self.backend, self.spec, device)
         total = sum(math.prod(layer.shape) for layer in layers)
         last = f"{len(layers)} layers, {total:,} weights, {self.spec.method} on {backend.NAME}"
         count_launches = getattr(backend, "launches", None)

@@ -49,8 +49,10 @@ def device_of(config: Config) -> torch.device:
     try:
         device = torch.device(config.device)
         torch.zeros(1, device=device).item()
-        # the same seed must give the same bits on a GPU too
+        # the same seed must give the same bits on a GPU too, and float32 means float32
         torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {config.device!r} cannot be used: {reason}") from error

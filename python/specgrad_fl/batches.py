@@ -81,11 +81,11 @@ class Samples:
         """Batches of one client: every epoch in a new order and newly augmented."""
         count = len(indices)
         for _ in range(epochs):
-            order = indices[torch.randperm(count, generator=generator)]
+            order = self._sent(indices[torch.randperm(count, generator=generator)])
             draws = self._draws(count, generator)
             for start in range(0, count, batch_size):
                 part = slice(start, start + batch_size)
-                chosen = order[part].to(self.device)
+                chosen = order[part]
                 yield self._images(chosen, draws, part), self.train_y[chosen]
 
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,7 +107,13 @@ class Samples:
         offsets = torch.randint(0, 2 * pad + 1, (2, count), generator=generator) - pad
         if not self.kind.flip:
             flip.zero_()
-        return flip.to(self.device), (offsets * crop).to(self.device)
+        return self._sent(flip), self._sent(offsets * crop)
+
+    def _sent(self, numbers: Tensor) -> Tensor:
+        """Numbers on the device; from page-locked memory a GPU takes them without a wait."""
+        if self.device.type != "cuda":
+            return numbers.to(self.device)
+        return numbers.pin_memory().to(self.device, non_blocking=True)
 
     def _images(self, chosen: Tensor, draws: tuple[Tensor, Tensor] | None, part: slice) -> Tensor:
         if draws is None:

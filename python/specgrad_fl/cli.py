@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from specgrad_study.paper import arguments as reproduction
 from specgrad_study.tuning import arguments as tuning
 
 from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_ratios, read_toml
-from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.errors import EXTRAS, ConfigError, RunError, not_installed, suggest
 from specgrad_fl.flags import whole_numbers, words
 from specgrad_fl.flower.commands import add_actions
 
@@ -373,6 +374,13 @@ GOES_ON = {
 }
 
 
+def _check_installed(command: str) -> None:
+    """Refuse before the first round what would fail after the last, when pictures are drawn."""
+    for package in () if command in ("list", "data", "flower") else ("safetensors", "matplotlib"):
+        if importlib.util.find_spec(package) is None:
+            raise not_installed(package)
+
+
 def _check_unknown(unknown: list[str], parser: Parser) -> None:
     for word in unknown:
         flag = word.partition("=")[0]
@@ -390,9 +398,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _, unknown = _parser().parse_known_args(argv, arguments)
         _check_unknown(unknown, arguments.parser)
+        _check_installed(arguments.command)
         COMMANDS[arguments.command](arguments)
     except RunError as error:
         return _refuse(error)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        return _refuse(not_installed(package))
     except KeyboardInterrupt:
         message = "interrupted", GOES_ON.get(arguments.command, "")
         print("\nspecgrad-fl: " + "; ".join(filter(None, message)), file=sys.stderr)

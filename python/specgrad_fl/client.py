@@ -70,17 +70,18 @@ class Stopwatch:
     """Adds up the time of marked passages; on a GPU without waiting for each of them."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self._device = device
         self._seconds = 0.0
         self._events: list[tuple[Any, Any]] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        if self._cuda:
+        if self._device.type == "cuda":
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
+            stream = torch.cuda.current_stream(self._device)  # by default that of the first GPU
+            begin.record(stream)
             yield
-            end.record()
+            end.record(stream)
             self._events.append((begin, end))
         else:
             begun = time.perf_counter()
@@ -90,7 +91,7 @@ class Stopwatch:
     def total(self) -> float:
         """Seconds so far."""
         if self._events:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
             self._seconds += sum(a.elapsed_time(b) for a, b in self._events) / 1000
             self._events.clear()
         return self._seconds

@@ -106,9 +106,10 @@ def inputs_of(dataset: Dataset) -> models.Inputs:
 def check_model(config: Config, dataset: Dataset) -> None:
     """Refuse a model that does not fit the data, or a filter that does not fit the model."""
     inputs = inputs_of(dataset)
-    model = models.build(config.model, inputs, config.model_options).eval()
+    device = assembly.device_of(config)  # a filter may serve there and nowhere else
+    model = models.build(config.model, inputs, config.model_options).eval().to(device)
     filter_plan(model, config)
-    sample = dataset.test_x[:2]
+    sample = dataset.test_x[:2].to(device)
     try:
         with torch.no_grad():
             logits = model(sample if dataset.is_text else sample.float() / 255)

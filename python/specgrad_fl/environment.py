@@ -34,6 +34,7 @@ def report() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_mib": _memory_mib(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "tf32": torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32,
         "filter_backends": available_backends(),
         "packages": {name: _version(name) for name in PACKAGES},
     }

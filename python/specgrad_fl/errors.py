@@ -18,6 +18,31 @@ class Diverged(RunError):
     """Weights or loss are no longer finite: the same settings would always end here."""
 
 
+# packages that only some of the commands need, and the extra that brings each
+EXTRAS = {
+    "safetensors": "fl",
+    "matplotlib": "fl",
+    "sklearn": "fl",
+    "PIL": "fl",
+    "pyarrow": "fl",
+    "flwr": "fl,flower",
+}
+
+
+def installing(extra: str) -> str:
+    """The end of a refusal: how to get an extra.
+
+    >>> installing("fl")
+    'pip install "specgrad[fl]" (in its source tree: pip install ".[fl]")'
+    """
+    return f'pip install "specgrad[{extra}]" (in its source tree: pip install ".[{extra}]")'
+
+
+def not_installed(package: str) -> RunError:
+    """The refusal of what needs one of the optional packages."""
+    return RunError(f"{package} is not installed; {installing(EXTRAS[package])}")
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of a refusal: the nearest right name, or all of them.
 

@@ -1,8 +1,8 @@
 """The backends, in order of preference, and the choice between them.
 
 A backend is one module of this package with five names: ``NAME``, ``why_not()`` (``None``
-when it can run here, else the reason with its remedy), ``serves(spec, device_type)`` (likewise
-for one job), ``run(grads, spec)``, which filters in place or raises with nothing changed, and
+when it can run here, else the reason with its remedy), ``serves(spec, device)`` (likewise for
+one job), ``run(grads, spec)``, which filters in place or raises with nothing changed, and
 ``explain(spec, d, index, dtype)``: strategy, error bound and workspace bytes of one layer.
 """
 
@@ -27,7 +27,7 @@ class Backend(Protocol):
 
     def why_not(self) -> str | None: ...
 
-    def serves(self, spec: FilterSpec, device_type: str) -> str | None: ...
+    def serves(self, spec: FilterSpec, device: torch.device) -> str | None: ...
 
     def run(self, grads: Sequence[Tensor], spec: FilterSpec) -> None: ...
 
@@ -56,13 +56,13 @@ def available_backends() -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _choose(name: str, spec: FilterSpec, device_type: str) -> Backend:
+def _choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
+    # What serves other devices is not asked whether it could run: asking may start a GPU.
     if name == "auto":
-        usable = (b for b in BACKENDS if not (b.why_not() or b.serves(spec, device_type)))
-        return next(usable)
+        return next(b for b in BACKENDS if not (b.serves(spec, device) or b.why_not()))
     for backend in BACKENDS:
         if name == backend.NAME:
-            reason = backend.why_not() or backend.serves(spec, device_type)
+            reason = backend.serves(spec, device) or backend.why_not()
             if reason:
                 raise RuntimeError(f"backend {name!r} was asked for but cannot serve: {reason}")
             return backend
@@ -70,8 +70,8 @@ def _choose(name: str, spec: FilterSpec, device_type: str) -> Backend:
     raise ValueError(f"backend must be one of {names}; got {name!r}")
 
 
-def choose(name: str, spec: FilterSpec, device_type: str) -> Backend:
+def choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
     """The backend for a job. ``auto`` may fall back, a name must serve."""
     if name == "auto":
         name = _FROM_ENVIRONMENT
-    return _choose(name, spec, device_type)
+    return _choose(name, spec, device)

@@ -42,10 +42,10 @@ def why_not() -> str | None:
     return _WHY_NOT
 
 
-def serves(spec: FilterSpec, device_type: str) -> str | None:
+def serves(spec: FilterSpec, device: torch.device) -> str | None:
     """Fused methods on CPU tensors."""
-    if device_type != "cpu":
-        return f"it filters CPU tensors; these are on {device_type}"
+    if device.type != "cpu":
+        return f"it filters CPU tensors; these are on {device}"
     if spec.method not in FUSED_METHODS:
         return f"method {spec.method!r} is a control that only the torch backend computes"
     return None

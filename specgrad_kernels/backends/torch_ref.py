@@ -82,7 +82,7 @@ def why_not() -> str | None:
     return None
 
 
-def serves(spec: FilterSpec, device_type: str) -> str | None:
+def serves(spec: FilterSpec, device: torch.device) -> str | None:
     """Every method on every device."""
     return None
 

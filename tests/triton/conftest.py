@@ -29,8 +29,7 @@ def limit_grid(monkeypatch):
     def forget():
         design.split_cells.cache_clear()
         design.plan_band.cache_clear()
-        launch._tables.clear()
-        launch._prepared.clear()
+        launch.forget()
 
     yield limit
     forget()

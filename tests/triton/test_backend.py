@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
+from specgrad_kernels import FilterPlan, FilterSpec, backends, filter_grads_
 from specgrad_kernels.backends import BACKENDS, triton
 from specgrad_kernels.backends.triton import design, signals
 
@@ -20,9 +20,11 @@ without_gpu = pytest.mark.skipif(
 
 @pytest.fixture
 def _forget_problem():
-    triton._problem.cache_clear()
+    triton.why_not.cache_clear()
+    triton.launcher_problem.cache_clear()
     yield
-    triton._problem.cache_clear()
+    triton.why_not.cache_clear()
+    triton.launcher_problem.cache_clear()
 
 
 def test_it_is_the_first_choice():
@@ -37,7 +39,7 @@ def test_without_a_gpu_auto_falls_back_and_a_name_raises():
     filter_grads_([grad])
     filter_grads_([expected], backend="torch")
     assert (grad - expected).norm() <= 1e-6 * expected.norm()
-    with pytest.raises(RuntimeError, match="no GPU"):
+    with pytest.raises(RuntimeError, match="it filters GPU tensors; these are on cpu"):
         filter_grads_([grad], backend="triton")
 
 
@@ -64,19 +66,62 @@ def test_unfit_cards_are_refused_in_a_sentence(monkeypatch, properties, sentence
     assert sentence in triton.device_problem(0)
 
 
-@pytest.mark.usefixtures("_forget_problem")
-def test_a_fit_card_is_taken(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_properties", _card())
+def _use_launcher(monkeypatch, get_current_target):
+    active = SimpleNamespace(get_current_target=get_current_target)
+    monkeypatch.setattr("triton.runtime.driver", SimpleNamespace(active=active))
+
+
+@pytest.fixture
+def _two_cards(monkeypatch, _forget_problem):
+    """A machine with an old card beside a fit one, on which Triton works."""
+    cards = [_card(major=7, minor=5)(0), _card()(1)]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", cards.__getitem__)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
+    monkeypatch.setattr(triton, "interpreting", lambda: False)
+    _use_launcher(monkeypatch, str)
+    backends._choose.cache_clear()
+    yield
+    backends._choose.cache_clear()
+
+
+@pytest.mark.usefixtures("_two_cards")
+def test_an_old_card_does_not_rule_out_the_other():
     assert triton.why_not() is None
+    assert "7.5" in triton.serves(FilterSpec(), torch.device("cuda:0"))
+    assert triton.serves(FilterSpec(), torch.device("cuda:1")) is None
+    assert backends.choose("auto", FilterSpec(), torch.device("cuda:0")).NAME == "torch"
+    assert backends.choose("auto", FilterSpec(), torch.device("cuda:1")).NAME == "triton"
+    with pytest.raises(RuntimeError, match=r"compute capability 7\.5"):
+        backends.choose("triton", FilterSpec(), torch.device("cuda:0"))
+
+
+@pytest.mark.usefixtures("_two_cards")
+def test_without_a_compiler_auto_falls_back_and_the_reason_is_kept(monkeypatch):
+    def fail():
+        raise RuntimeError("Failed to find C compiler.")
+
+    _use_launcher(monkeypatch, fail)
+    device = torch.device("cuda:1")
+    assert backends.choose("auto", FilterSpec(), device).NAME == "torch"
+    assert "find C compiler" in backends.report()["triton"]
+    with pytest.raises(RuntimeError, match="apt install gcc"):
+        backends.choose("triton", FilterSpec(), device)
 
 
 def test_controls_and_cpu_tensors_are_left_to_others(monkeypatch):
     monkeypatch.setattr(triton, "interpreting", lambda: False)
-    assert "control" in triton.serves(FilterSpec(method="l2"), "cuda")
-    assert "cpu" in triton.serves(FilterSpec(), "cpu")
-    assert triton.serves(FilterSpec(), "cuda") is None
+    assert "control" in triton.serves(FilterSpec(method="l2"), torch.device("cuda"))
+    assert "cpu" in triton.serves(FilterSpec(), torch.device("cpu"))
+
+
+def test_filtering_cpu_tensors_asks_nothing_about_gpus(monkeypatch):
+    backends._choose.cache_clear()
+    monkeypatch.setattr(triton, "interpreting", lambda: False)
+    for name in ("is_available", "device_count", "get_device_properties", "init"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: pytest.fail("a GPU was asked for"))
+    filter_grads_([torch.randn(432)])
+    backends._choose.cache_clear()
 
 
 def test_the_cuda_key_of_the_operator_is_ours():

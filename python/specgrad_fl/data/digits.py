@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specgrad_fl.data.base import DataError, Dataset, Split, build, stratified_split
+from specgrad_fl.errors import installing
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -26,8 +27,8 @@ def load(folder: Path, corrupted: bool = False) -> Dataset:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError as error:
         raise DataError(
-            f"digits come inside scikit-learn, which cannot be imported ({error}); install the "
-            "extra: pip install 'specgrad[fl]'"
+            f"digits come inside scikit-learn, which cannot be imported ({error}); "
+            + installing("fl")
         ) from error
     bunch = load_digits()
     # grey levels are counts 0 .. 16

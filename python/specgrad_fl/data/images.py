@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from specgrad_fl.data.base import DataError, Split
 from specgrad_fl.data.cache import cached
 from specgrad_fl.data.files import damaged
+from specgrad_fl.errors import installing
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".webp")
 
@@ -33,8 +34,7 @@ def decode_images(
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise DataError(
-            f"encoded images need Pillow, which cannot be imported ({error}); install the extra: "
-            "pip install 'specgrad[fl]'"
+            f"encoded images need Pillow, which cannot be imported ({error}); {installing('fl')}"
         ) from error
 
     if size == 0:

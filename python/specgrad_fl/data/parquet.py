@@ -11,6 +11,7 @@ import numpy as np
 from specgrad_fl.data.base import DataError, Split
 from specgrad_fl.data.files import Array, damaged, number
 from specgrad_fl.data.images import decode_images
+from specgrad_fl.errors import installing
 
 ROWS_AT_ONCE = 1024
 
@@ -38,8 +39,7 @@ def _open(path: Path) -> Any:
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError as error:
         raise DataError(
-            f"{path} needs pyarrow, which cannot be imported ({error}); install the extra: "
-            "pip install 'specgrad[fl]'"
+            f"{path} needs pyarrow, which cannot be imported ({error}); {installing('fl')}"
         ) from error
     try:
         return pyarrow.parquet.ParquetFile(path)

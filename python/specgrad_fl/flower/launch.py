@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from specgrad_fl import batches, engine
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
-from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.errors import ConfigError, RunError, installing
 from specgrad_fl.flower import processes, shards
 from specgrad_fl.flower.rundir import FlowerFiles
 from specgrad_fl.partition import Partition
@@ -35,8 +35,7 @@ def check_installed() -> None:
     """Refuse to go on without the Flower that this engine was written for."""
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError(
-            "engine 'flower' needs Flower, which is not installed; "
-            "pip install 'specgrad[fl,flower]'"
+            f"engine 'flower' needs Flower, which is not installed; {installing('fl,flower')}"
         )
     found = metadata.version("flwr")
     if not found.startswith(f"{FLOWER}."):

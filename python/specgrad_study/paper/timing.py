@@ -174,7 +174,7 @@ def one_round(config: Config) -> float:
         finally:
             alone.executor.close()
     if torch.device(config.device).type == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
+        return torch.cuda.max_memory_allocated(config.device) / 2**20
     return peak_mib()
 
 

@@ -45,13 +45,25 @@ def device_problem(index: int) -> str | None:
     return None
 
 
-def why_not() -> str | None:
-    """``None`` where Triton and a GPU it can use are at hand."""
-    return _problem()
+@lru_cache(maxsize=1)
+def launcher_problem() -> str | None:
+    """Why Triton cannot launch here: it compiles a part of itself at its first use."""
+    from triton.runtime import driver
+
+    try:
+        driver.active.get_current_target()
+    except Exception as error:  # whatever a compiler, a linker or a driver may say
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return (
+            f"Triton cannot build its launcher: {reason[:300]} (it needs a C compiler and Python's "
+            "headers, such as 'apt install gcc python3-dev'; CC names another compiler)"
+        )
+    return None
 
 
 @lru_cache(maxsize=1)
-def _problem() -> str | None:
+def why_not() -> str | None:
+    """``None`` where Triton and a GPU it can use are at hand."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
     if interpreting():
@@ -59,15 +71,20 @@ def _problem() -> str | None:
     if not torch.cuda.is_available():
         return "PyTorch sees no GPU here (it needs one, and a CUDA or ROCm build of PyTorch)"
     problems = [device_problem(index) for index in range(torch.cuda.device_count())]
-    return next(filter(None, problems), None)
+    return launcher_problem() if None in problems else "; ".join(filter(None, problems))
 
 
-def serves(spec: FilterSpec, device_type: str) -> str | None:
+def serves(spec: FilterSpec, device: torch.device) -> str | None:
     """Fused methods on GPU tensors; on CPU tensors where kernels are interpreted."""
-    if device_type != ("cpu" if interpreting() else "cuda"):
-        return f"it filters GPU tensors; these are on {device_type}"
+    if device.type != ("cpu" if interpreting() else "cuda"):
+        return f"it filters GPU tensors; these are on {device}"
     if spec.method not in FUSED_METHODS:
         return f"method {spec.method!r} is a control that only the torch backend computes"
+    if device.type == "cuda":
+        # of several GPUs one may be too old, which is no fault of the others
+        return why_not() or device_problem(
+            torch.cuda.current_device() if device.index is None else device.index
+        )
     return None
 
 

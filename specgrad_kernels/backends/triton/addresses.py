@@ -7,57 +7,54 @@ from collections.abc import Sequence
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-BLOCK = 8
-_NAMES = tuple(f"address{index}" for index in range(BLOCK))
+from specgrad_kernels.backends.triton import handles
 
-
-@triton.jit(do_not_specialize=("first", *_NAMES))
-def store_addresses(
-    pointers,
-    first,
-    address0,
-    address1,
-    address2,
-    address3,
-    address4,
-    address5,
-    address6,
-    address7,
-):
-    """Write eight addresses that came as arguments."""
-    target = pointers + first
-    tl.store(target, address0.to(tl.int64))
-    tl.store(target + 1, address1.to(tl.int64))
-    tl.store(target + 2, address2.to(tl.int64))
-    tl.store(target + 3, address3.to(tl.int64))
-    tl.store(target + 4, address4.to(tl.int64))
-    tl.store(target + 5, address5.to(tl.int64))
-    tl.store(target + 6, address6.to(tl.int64))
-    tl.store(target + 7, address7.to(tl.int64))
+MOST = 256
+"""Addresses that one launch carries; 4 KB of arguments is the least that every GPU takes."""
+_FEWEST = 8
+_EXAMPLE = (1 << 40) + 1
 
 
-def empty_table(addresses: int, device: torch.device) -> Tensor:
-    """Room for so many addresses, in whole blocks."""
-    return torch.empty(-(-addresses // BLOCK) * BLOCK, dtype=torch.int64, device=device)
+@triton.jit(do_not_specialize=("addresses",))
+def store_addresses(table, addresses):
+    """Write addresses that came as arguments."""
+    for index in tl.static_range(len(addresses)):
+        tl.store(table + index, addresses[index].to(tl.int64))
 
 
-def upload(table: Tensor, addresses: Sequence[int]) -> None:
-    """Copy addresses to the device; the host does not wait.
+def sizes_of_launches(count: int) -> list[int]:
+    """Addresses of each launch: powers of two, so that few kernels serve every count.
 
-    The source is page-locked, and PyTorch reuses such memory only after the copy is done.
+    >>> sizes_of_launches(20), sizes_of_launches(117), sizes_of_launches(300)
+    ([32], [128], [256, 64])
     """
-    source = torch.tensor(addresses, dtype=torch.int64, pin_memory=table.is_cuda)
-    table[: len(addresses)].copy_(source, non_blocking=True)
+    whole, rest = divmod(count, MOST)
+    last = [max(_FEWEST, 1 << (rest - 1).bit_length())] if rest else []
+    return [MOST] * whole + last
 
 
-def bake(table: Tensor, addresses: Sequence[int]) -> None:
-    """Write addresses by kernels that carry them as arguments.
+class AddressTable:
+    """Addresses on the device, written by kernels that carry them as arguments.
 
-    In a CUDA graph no host memory may be read at replay, and none need be.
+    No host memory is read after the call, so nothing waits, writing keeps its place among the
+    launches of the stream, and a CUDA graph replays it.
     """
-    for first in range(0, len(addresses), BLOCK):
-        block = list(addresses[first : first + BLOCK])
-        block += block[-1:] * (BLOCK - len(block))
-        store_addresses[(1,)](table, first, *block)
+
+    def __init__(self, count: int, device: torch.device, stream: int) -> None:
+        sizes = sizes_of_launches(count)
+        self.tensor = torch.empty(sum(sizes), dtype=torch.int64, device=device)
+        self._padding = [0] * (sum(sizes) - count)
+        self._writes = []
+        first = 0
+        for size in sizes:
+            part = {"table": self.tensor[first:], "num_warps": 1}
+            write = handles.bind(store_addresses, (1,), stream, part, (_EXAMPLE,) * size)
+            self._writes.append((write, first, first + size))
+            first += size
+
+    def write(self, addresses: Sequence[int]) -> None:
+        """Put these addresses, as many as the table was made for, in the place of the old ones."""
+        padded = [*addresses, *self._padding]
+        for write, first, end in self._writes:
+            write(tuple(padded[first:end]))

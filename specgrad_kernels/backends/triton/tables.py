@@ -10,7 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from specgrad_kernels.backends.triton import (
-    addresses,
     band,
     dense,
     detrend,
@@ -92,13 +91,10 @@ class Group:
             "borders": torch.empty(self.plan.borders, dtype=self.dtype, device=self.device),
         }
 
-    def bind(self, memory: dict[str, Tensor]) -> list[tuple[Any, dict[str, Any]]]:
-        """Every launch as a callable and its arguments, on ``memory``."""
+    def bind(self, memory: dict[str, Tensor]) -> list[tuple[Any, tuple[int], dict[str, Any]]]:
+        """Kernel, grid and arguments of every launch, on ``memory``."""
         return [
-            (
-                kernel[grid],
-                arguments | {n: memory[n] for n in kernel.arg_names if n in memory},
-            )
+            (kernel, grid, arguments | {n: memory[n] for n in kernel.arg_names if n in memory})
             for kernel, grid, arguments in self._launches
         ]
 
@@ -130,9 +126,6 @@ class Tables:
             for dtype, signals in by_dtype.items()
         ]
         if self.device.type == "cuda":
-            # A graph may be recorded next, and while it is nothing can be compiled.
-            unused = addresses.empty_table(1, self.device)
-            addresses.bake(unused, [unused.data_ptr()])
             # Other streams may use the tables next, and know nothing of these copies.
             torch.cuda.current_stream(self.device).synchronize()
 

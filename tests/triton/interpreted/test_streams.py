@@ -6,7 +6,8 @@ import pytest
 import torch
 from triton_tools.compare import random_grads, reference
 
-from specgrad_kernels.backends.triton import addresses, launch
+from specgrad_kernels.backends.triton import launch
+from specgrad_kernels.backends.triton.addresses import AddressTable
 from specgrad_kernels.spec import FilterSpec
 
 LENGTHS = [432, 2304]
@@ -14,12 +15,11 @@ LENGTHS = [432, 2304]
 
 @pytest.fixture
 def on_stream(monkeypatch):
-    """Pretend that calls happen on a stream, perhaps one that is recorded."""
-    launch._tables.clear()
-    launch._prepared.clear()
+    """Pretend that calls happen on a stream."""
+    launch.forget()
 
-    def use(stream, capturing=False):
-        monkeypatch.setattr(launch, "stream_of", lambda device: (stream, capturing))
+    def use(stream):
+        monkeypatch.setattr(launch, "stream_of", lambda device: (stream, False))
 
     use(1)
     return use
@@ -27,55 +27,14 @@ def on_stream(monkeypatch):
 
 def test_streams_share_tables_and_nothing_else(on_stream):
     grads = random_grads(LENGTHS)
-    first = launch.prepare(grads, FilterSpec())
-    assert launch.prepare(grads, FilterSpec()) is first
+    program = launch.find(grads, FilterSpec())
+    first = program.state(grads)
+    assert program.state(grads) is first
     on_stream(2)
-    second = launch.prepare(grads, FilterSpec())
+    second = launch.find(grads, FilterSpec()).state(grads)
     assert second.tables is first.tables
     mine, theirs = first.scratch[0]["workspace"], second.scratch[0]["workspace"]
     assert mine.data_ptr() != theirs.data_ptr()
-
-
-def test_the_first_call_cannot_be_recorded(on_stream):
-    on_stream(1, capturing=True)
-    with pytest.raises(RuntimeError, match="before the CUDA graph"):
-        launch.run(random_grads(LENGTHS), FilterSpec())
-
-
-def test_a_recorded_call_keeps_its_addresses(on_stream, monkeypatch):
-    grads = random_grads(LENGTHS)
-    launch.run(grads, FilterSpec())
-    on_stream(1, capturing=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(addresses, "upload", lambda *_: pytest.fail("host memory in a graph"))
-        launch.run(grads, FilterSpec())
-    recorded = launch._captured[-1]
-    on_stream(1)
-    launch.run(random_grads(LENGTHS, seed=1), FilterSpec())
-
-    # what a replay does: the recorded launches again, on new values at the old addresses
-    for grad, fresh in zip(grads, random_grads(LENGTHS, seed=2), strict=True):
-        grad.copy_(fresh)
-    exact = reference(grads, FilterSpec())
-    for kernel, arguments in recorded._launches:
-        kernel(**arguments)
-    for grad, truth in zip(grads, exact, strict=True):
-        assert (grad.double() - truth).norm() < 5e-7 * truth.norm()
-
-
-def test_addresses_are_written_only_when_they_move(on_stream, monkeypatch):
-    written = []
-    upload = addresses.upload
-    monkeypatch.setattr(
-        addresses, "upload", lambda table, new: (written.append(new), upload(table, new))
-    )
-    grads = random_grads(LENGTHS)
-    for _ in range(3):
-        launch.run(grads, FilterSpec())
-    assert len(written) == 1
-    moved = [grad.clone() for grad in grads]
-    launch.run(moved, FilterSpec())
-    assert written[1] == [grad.data_ptr() for grad in moved]
 
 
 class Watched:
@@ -100,20 +59,21 @@ class Watched:
 
 
 def test_threads_on_one_stream_do_not_use_each_others_addresses(on_stream, monkeypatch):
-    """The second thread has every chance to run between the first one's upload and its launch."""
+    """The second thread has every chance to run between the first one's writing and its launch."""
     both = [random_grads(LENGTHS, seed=seed) for seed in (1, 2)]
     launch.run(random_grads(LENGTHS), FilterSpec())
     exact = [reference(grads, FilterSpec()) for grads in both]
     second = threading.Thread(target=launch.run, args=(both[1], FilterSpec()))
-    lock = launch.prepare(both[0], FilterSpec())._lock = Watched()
-    upload = addresses.upload
+    state = launch.find(both[0], FilterSpec()).state(both[0])
+    lock = state._lock = Watched()
+    write = AddressTable.write
 
-    def upload_and_let_the_other_run(table, new):
-        upload(table, new)
+    def write_and_let_the_other_run(table, new):
+        write(table, new)
         if threading.current_thread() is not second:
             lock.let_run(second)
 
-    monkeypatch.setattr(addresses, "upload", upload_and_let_the_other_run)
+    monkeypatch.setattr(AddressTable, "write", write_and_let_the_other_run)
     launch.run(both[0], FilterSpec())
     second.join()
     for grads, truths in zip(both, exact, strict=True):
@@ -131,7 +91,7 @@ def test_threads_build_a_state_once(on_stream):
         built.append(threading.current_thread())
         if len(built) == 1:
             lock.let_run(second)
-        return launch.prepare(grads, FilterSpec())
+        return launch.Program(grads, FilterSpec())
 
     second = threading.Thread(target=lambda: states.append(kept.take(key, build)))
     states.append(kept.take(key, build))
@@ -140,9 +100,34 @@ def test_threads_build_a_state_once(on_stream):
     assert states[0] is states[1]
 
 
-def test_old_states_are_dropped(on_stream, monkeypatch):
+def test_old_programs_are_dropped(on_stream, monkeypatch):
     monkeypatch.setattr(launch, "MAX_KEPT", 2)
     for length in (41, 43, 47, 53):
-        launch.prepare([torch.randn(length)], FilterSpec())
-    assert len(launch._prepared) == 2
-    assert len(launch._tables) == 2
+        launch.find([torch.randn(length)], FilterSpec())
+    assert len(launch._programs) == 2
+
+
+def test_two_layouts_of_one_spec_alternate(on_stream):
+    for lengths in ([41, 43], [43, 41], [41, 43]):
+        grads = random_grads(lengths)
+        exact = reference(grads, FilterSpec())
+        launch.run(grads, FilterSpec())
+        for grad, truth in zip(grads, exact, strict=True):
+            assert (grad.double() - truth).norm() < 5e-7 * truth.norm()
+    assert len(launch._programs) == 2
+
+
+def test_without_pytorchs_guards_programs_are_found_by_layout(on_stream, monkeypatch):
+    monkeypatch.setattr(launch, "TensorGuards", None)
+    grads = random_grads([41])
+    program = launch.find(grads, FilterSpec())
+    assert not program.fits(*grads)
+    assert launch.find(random_grads([41]), FilterSpec()) is program
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_known_program_refuses_what_a_new_one_would(on_stream, inference):
+    launch.run(random_grads([41, 43]), FilterSpec())
+    for bad in (torch.randn(41, requires_grad=True), torch.randn(41).to(torch.int32)):
+        with torch.inference_mode(inference), pytest.raises((TypeError, ValueError)):
+            launch.run([bad, torch.randn(43)], FilterSpec())

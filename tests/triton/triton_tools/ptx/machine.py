@@ -73,25 +73,27 @@ class Program:
 
     def run(self, grid: int, arguments: Sequence[Tensor], reachable: Sequence[Tensor]) -> None:
         """All programs, one after the other. ``reachable`` is what pointer tables lead to."""
-        pieces = [tensor_bytes(tensor) for tensor in (*arguments, *reachable)]
-        memory = Memory(pieces)
-        addresses = [tensor.data_ptr() for tensor in arguments]
+        memory = Memory([tensor_bytes(tensor) for tensor in (*arguments, *reachable)])
+        self.execute(grid, [tensor.data_ptr() for tensor in arguments], memory)
+
+    def execute(self, grid: int, values: Sequence[int], memory: Memory) -> None:
+        """All programs, with the bits of each parameter."""
         for index in range(grid):
-            Machine(self.kernel, memory, self.shared_bytes, addresses, index).run()
+            Machine(self.kernel, memory, self.shared_bytes, values, index).run()
 
 
 class Machine:
     """One program: all its threads, lowest program counter first so that they meet again."""
 
     def __init__(
-        self, kernel: Kernel, memory: Memory, shared_bytes: int, addresses: list[int], index: int
+        self, kernel: Kernel, memory: Memory, shared_bytes: int, values: Sequence[int], index: int
     ) -> None:
         self.kernel = kernel
         self.threads = kernel.threads
         self.memory = memory
         # Uninitialised shared memory reads as NaN.
         self.shared = Memory([(0, np.full(shared_bytes, 0xFF, dtype=np.uint8))])
-        self.parameters = dict(zip(kernel.parameters, addresses, strict=False))
+        self.parameters = dict(zip(kernel.parameters, values, strict=False))
         lanes = np.arange(self.threads, dtype=np.uint32)
         self.special = {"%tid.x": lanes, "%ctaid.x": np.full(self.threads, index, np.uint32)}
         self.registers: dict[str, np.ndarray] = {}
@@ -285,11 +287,11 @@ def _space(machine: Machine, opcode: tuple[str, ...]) -> tuple[Memory, int, str]
 
 def _load(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
     target, source = operands
-    if opcode[1:] == ("param", "b64"):
+    if opcode[1:] in (("param", "b64"), ("param", "b32")):
         value = machine.parameters.get(source.base)
         if value is None:
             raise PtxError(f"parameter {source.base} was not given")
-        machine.write(target, np.full(machine.threads, value, dtype=np.uint64))
+        machine.write(target, np.full(machine.threads, value, dtype=TYPES[opcode[2]]))
         return
     memory, count, kind = _space(machine, opcode)
     values = memory.load(machine.address(source), TYPES[kind], count)

@@ -63,6 +63,7 @@ class Kernel:
     """A parsed entry function."""
 
     parameters: list[str]
+    parameter_kinds: list[str]
     threads: int
     widths: dict[str, str]
     code: list[Instruction]
@@ -115,14 +116,16 @@ def parse(text: str) -> Kernel:
     threads = re.search(r"\.reqntid (\d+)", header)
     if threads is None:
         raise PtxError("the kernel does not say how many threads it takes")
-    kernel = Kernel(re.findall(r"(\w+_param_\d+)", header), int(threads[1]), {}, [], {})
+    declared = re.findall(r"\.param \.[a-z](\d+)\s.*?(\w+_param_\d+)", header)
+    names, kinds = [name for _, name in declared], [f"b{width}" for width, _ in declared]
+    kernel = Kernel(names, kinds, int(threads[1]), {}, [], {})
     for raw in body.splitlines():
         line = raw.split("//")[0].strip()
         if not line:
             continue
-        declared = _REGISTER.match(line)
-        if declared:
-            kernel.widths[declared[2]] = declared[1]
+        registers = _REGISTER.match(line)
+        if registers:
+            kernel.widths[registers[2]] = registers[1]
         elif re.fullmatch(r"[$\w]+:", line):
             kernel.labels[line[:-1]] = len(kernel.code)
         elif not line.startswith("."):

@@ -1,0 +1,107 @@
+"""A second GPU that is not there: tensors on ``cuda:1`` whose memory is that of the CPU.
+
+Everything is computed by the CPU, so a run gives the same bits as on the CPU. What a GPU would not
+allow raises: computing with tensors of two devices. What it would wait for is written down: copies
+from memory that is not page-locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten
+
+DEVICE = torch.device("cuda:1")
+_BETWEEN_DEVICES = ("copy_", "to", "__set__", "__get__", "_has_compatible_shallow_copy_type")
+
+
+class OnDevice(Tensor):
+    """A tensor that says it is on the device."""
+
+    device = DEVICE  # type: ignore[assignment]
+    is_cuda = True  # type: ignore[assignment]
+    is_cpu = False  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = getattr(function, "__name__", str(function))
+        given = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
+        strangers = [value for value in given if type(value) is Tensor and value.dim()]
+        if strangers and name not in _BETWEEN_DEVICES:
+            raise RuntimeError(f"{name}: expected all tensors on one device; {DEVICE} and cpu")
+        if name in ("cpu", "numpy") or (name == "to" and _asks_for(args, kwargs, "cpu")):
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **(kwargs or {})).as_subclass(Tensor)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def _asks_for(args: Any, kwargs: Any, kind: str) -> bool:
+    wanted = [*args[1:], *(kwargs or {}).values()]
+    return any(
+        value == kind or (isinstance(value, torch.device) and value.type == kind)
+        for value in wanted
+        if isinstance(value, str | torch.device)
+    )
+
+
+class Pretended(TorchFunctionMode):
+    """Sends what asks for the device there, and counts copies that a GPU would wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locked: dict[int, Tensor] = {}
+        self.waited: list[tuple[int, ...]] = []
+        self.events: list[torch.device] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if name == "pin_memory":
+            self.locked[id(args[0])] = args[0]
+            return args[0]
+        if name == "to" and _asks_for(args, kwargs, "cuda"):
+            source = args[0]
+            if type(source) is Tensor and id(source) not in self.locked:
+                self.waited.append(tuple(source.shape))
+            kinds = [v for v in (*args[1:], *kwargs.values()) if isinstance(v, torch.dtype)]
+            with torch._C.DisableTorchFunctionSubclass():
+                moved = source if isinstance(source, OnDevice) else source.clone()
+                return (moved.to(*kinds) if kinds else moved).as_subclass(OnDevice)
+        if _asks_for((), {"device": kwargs.get("device")}, "cuda"):
+            return function(*args, **{**kwargs, "device": "cpu"}).as_subclass(OnDevice)
+        return function(*args, **kwargs)
+
+
+@contextmanager
+def second_gpu(monkeypatch: Any) -> Iterator[Pretended]:
+    """A process in which ``cuda:1`` can be used."""
+    pretended = Pretended()
+
+    class Event:
+        def __init__(self, enable_timing: bool = False) -> None:
+            self.timed = enable_timing
+
+        def record(self, stream: Any = None) -> None:
+            pretended.events.append(stream.device if stream else torch.device("cuda:0"))
+
+        def elapsed_time(self, other: Event) -> float:
+            return 1.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device=None: SimpleNamespace(device=device)
+    )
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        with pretended:
+            yield pretended
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(overwrite)

@@ -1,0 +1,38 @@
+"""The site's reference has every public name, and every public name explains itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {
+    "specgrad_kernels": "kernels.md",
+    "specgrad_kernels.diagnostics": "diagnostics.md",
+    "specgrad_fl": "trainer.md",
+}
+
+
+@pytest.mark.parametrize("package", PAGES)
+def test_the_reference_lists_every_public_name(package: str) -> None:
+    page = (DOCS / "api" / PAGES[package]).read_text(encoding="utf-8")
+    listed = re.findall(rf"^::: {re.escape(package)}\.(\w+)$", page, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(import_module(package).__all__)
+
+
+@pytest.mark.parametrize("package", PAGES)
+def test_every_public_callable_has_a_docstring(package: str) -> None:
+    module = import_module(package)
+    public = [getattr(module, name) for name in module.__all__]
+    silent = [each.__name__ for each in public if callable(each) and not inspect.getdoc(each)]
+    assert silent == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert {page for page in pages if f": {page}\n" not in navigation} == set()
