@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 CXX ?= g++
 NATIVE := $(wildcard csrc/*)
 
-.PHONY: all demo test test-fast lint sanitize bench clean docs
+.PHONY: all demo test test-fast test-integrations lint sanitize bench clean docs
 
 all: $(VENV)/installed
 
@@ -40,6 +40,23 @@ FAST := specgrad_kernels python tests/kernels \
 test-fast: $(VENV)/installed
 	$(PYTEST) -m "not slow" -x $(FAST)
 
+# docs/integrations.md with the real packages, in an environment that borrows what .venv has.
+INTEGRATIONS := .venv-integrations
+PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+$(INTEGRATIONS)/installed: $(VENV)/installed
+	$(BIN)/python -m venv $(INTEGRATIONS)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" \
+		> "$$($(INTEGRATIONS)/bin/python $(PURELIB))/borrowed.pth"
+	$(INTEGRATIONS)/bin/pip install --quiet $(TORCH) "lightning~=2.6" "transformers~=5.22" \
+		"accelerate~=1.15" "opacus~=1.6" "pytorch_optimizer~=4.1" "wandb~=0.31" \
+		"mlflow-skinny~=3.17" sqlalchemy alembic
+	$(INTEGRATIONS)/bin/pip install --quiet --no-deps "timm~=1.0" "torchvision==0.28.*"
+	touch $@
+
+test-integrations: $(INTEGRATIONS)/installed
+	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/integrations
+
 # The native code under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: $(VENV)/installed
 	SPECGRAD_BUILD_EXT=1 SPECGRAD_SANITIZE=1 $(BIN)/python setup.py --quiet build \
@@ -61,4 +78,4 @@ docs: $(VENV)/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info specgrad_kernels/*.so
+	rm -rf $(VENV) $(INTEGRATIONS) build dist *.egg-info specgrad_kernels/*.so
