@@ -332,7 +332,9 @@ class Flow:
         padding, and nothing but 1x1 kernels comes after it.
         """
         nodes = [node for node in self.nodes if self.kernels[node]]
-        kernels = [(kernel, node) for node in nodes for kernel in self.kernels[node]]
+        # of an opaque part the order is unknown; as a classifier it begins with the wide kernel
+        inside = {node: sorted(self.kernels[node], key=lambda k: k.pointwise) for node in nodes}
+        kernels = [(kernel, node) for node in nodes for kernel in inside[node]]
         spatial = [index for index, (kernel, _) in enumerate(kernels) if not kernel.pointwise]
         if len(spatial) < 2 or spatial[-1] == len(kernels) - 1:
             return []
