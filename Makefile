@@ -3,16 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
+BUILT_WITH := torch==2.13.0
 CXX ?= g++
 NATIVE := $(wildcard csrc/*)
 
-.PHONY: all demo test test-fast test-integrations lint sanitize bench clean docs
+.PHONY: all demo test test-fast test-torch test-integrations elsewhere lint sanitize wheels bench \
+	clean docs
 
 all: $(VENV)/installed
 
 $(VENV)/dependencies: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet $(TORCH) numpy "setuptools>=77" ninja "pybind11>=2.13"
+	$(BIN)/pip install --quiet $(BUILT_WITH) numpy "setuptools>=77" ninja "pybind11>=2.13"
 	touch $@
 
 $(VENV)/installed: $(VENV)/dependencies setup.py $(NATIVE)
@@ -48,7 +50,7 @@ $(INTEGRATIONS)/installed: $(VENV)/installed
 	$(BIN)/python -m venv $(INTEGRATIONS)
 	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" \
 		> "$$($(INTEGRATIONS)/bin/python $(PURELIB))/borrowed.pth"
-	$(INTEGRATIONS)/bin/pip install --quiet $(TORCH) "lightning~=2.6" "transformers~=5.22" \
+	$(INTEGRATIONS)/bin/pip install --quiet $(BUILT_WITH) "lightning~=2.6" "transformers~=5.22" \
 		"accelerate~=1.15" "opacus~=1.6" "pytorch_optimizer~=4.1" "wandb~=0.31" \
 		"mlflow-skinny~=3.17" sqlalchemy alembic
 	$(INTEGRATIONS)/bin/pip install --quiet --no-deps "timm~=1.0" "torchvision==0.28.*"
@@ -56,6 +58,23 @@ $(INTEGRATIONS)/installed: $(VENV)/installed
 
 test-integrations: $(INTEGRATIONS)/installed
 	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/integrations
+
+# The suite as other machines would run it: tests/elsewhere.sh says how.
+elsewhere: $(VENV)/installed
+	tests/elsewhere.sh
+
+# What was built with torch 2.13, under another torch: make test-torch TORCH="torch==2.15.*"
+OTHER := build/other-torch
+test-torch: $(VENV)/installed
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/pip install --quiet "$(TORCH)" numpy pytest hypothesis
+	$(OTHER)/bin/python -c "import torch; print('torch', torch.__version__)"
+	PYTHONPATH="$(CURDIR):$(CURDIR)/python" OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -q \
+		-p no:cacheprovider tests/kernels
+
+# One wheel for each Python on this machine, in dist/.
+wheels: $(VENV)/installed
+	.ci/wheels
 
 # The native code under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: $(VENV)/installed

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from specgrad_fl import data, engine, environment
+from specgrad_fl import data, engine, environment, prepare
 from specgrad_fl.client import peak_mib
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
@@ -105,13 +105,13 @@ def measure(rounds: int, workers: int) -> dict[str, object]:
         model="resnet20", clients=100, active=10, partition="iid", rounds=10**6, workers=workers,
         eval_every=10**6, eval_tail=0,
     )  # fmt: skip
-    partition = engine.divide(config, dataset)
+    partition = prepare.divide(config, dataset)
     held = partition.clients[: config.active]
     model = build_seeded("resnet20", Inputs(10, 3, 32), {}, 0)
     times: dict[str, list[float]] = {"plain": [], "specgrad_fl": []}
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder))
-        ours = engine.Engine(config, dataset, partition, run)
+        ours = engine.Engine(config, dataset, partition, run).start()
         try:
             for number in range(rounds + 1):
                 torch.set_num_threads(CORES)
@@ -125,7 +125,7 @@ def measure(rounds: int, workers: int) -> dict[str, object]:
             memory = {"parent": peak_mib(), "workers": ours.executor.memory()}
             processes = ours.executor.processes
         finally:
-            ours.executor.close()
+            ours.close()
     times = {name: values[1:] for name, values in times.items()}
     medians = {name: statistics.median(values) for name, values in times.items()}
     paired = [a / b for a, b in zip(times["plain"], times["specgrad_fl"], strict=True)]

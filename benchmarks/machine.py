@@ -60,7 +60,7 @@ def describe() -> dict[str, Any]:
     return {
         "machine": {
             "cpu": cpu_model(),
-            "instruction_set": cpp.design.instruction_set() if cpp.design else "none (no library)",
+            "instruction_set": cpp.INSTRUCTION_SET or "none (no library)",
             "cores": cores(),
             "load_at_start": round(load(), 2),
             "system": f"{platform.system()} {platform.machine()}",

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from benchmarks import machine
 from benchmarks.progress import Progress
 from benchmarks.report import seconds, write_atomically
 from benchmarks.timing import Effort, Summary, quiet_process, time_in_turn
-from specgrad_kernels import filter_grads_
+from specgrad_kernels import FilterSpec, filter_grads_
 from specgrad_kernels.backends import cpp
 from specgrad_kernels.reference import cutoff
 
@@ -66,27 +67,26 @@ def _family(strategy: str) -> str:
     return "full" if strategy == "padded" else strategy
 
 
-def _fits(d: int, bins: int, precision: str, strategy: str) -> bool:
-    assert cpp.design is not None
+def _chosen(d: int, bins: int, dtype: torch.dtype, strategy: str) -> str | None:
+    """What a strategy becomes for a layer, ``None`` where it does not fit."""
+    spec = FilterSpec(ratio=Fraction(bins, d // 2 + 1), strategy=strategy)
     try:
-        cpp.design.design_fft(d, bins, precision, strategy)
+        return _family(cpp.explain(spec, d, 0, dtype)[0].split()[0])
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def compare(d: int, ratio: float, dtype: torch.dtype, effort: Effort) -> Comparison:
     """Time all strategies on one layer, on one thread."""
-    assert cpp.design is not None
     bins = cutoff(ratio, d)
-    precision = "double" if dtype == torch.float64 else "single"
-    chosen = _family(cpp.design.design_fft(d, bins, precision, "auto")["strategy"])
+    chosen = _chosen(d, bins, dtype, "auto")
+    assert chosen is not None
     fresh = torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=dtype)
     grad = fresh.clone()
     calls = {
         strategy: partial(filter_grads_, [grad], ratio=ratio, strategy=strategy, backend="cpp")
         for strategy in STRATEGIES
-        if _fits(d, bins, precision, strategy)
+        if _chosen(d, bins, dtype, strategy)
     }
     with quiet_process(1):
         times = time_in_turn(calls, effort, partial(grad.copy_, fresh))
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--ratios must lie in [0, 1); got {options.ratios}")
     if not options.seconds > 0:
         parser.error(f"--seconds must be positive; got {options.seconds}")
-    if cpp.design is None:
+    if cpp.why_not():
         parser.error(f"the native backend is needed: {cpp.why_not()}")
     effort = Effort(options.seconds, fewest=3, most=500)
     cases = [

@@ -11,59 +11,25 @@
 
 #include "filters.h"
 #include "kernels.h"
-#include "overlap.h"
 
 namespace specgrad {
 namespace {
 
-using TensorLayout = LayoutKey::Tensor;
-
-// Merges neighbouring dimensions that one stride can walk, for a tensor that does not share
-// memory with itself.
-Layout merge_dimensions(DType dtype, const int64_t* sizes, const int64_t* strides, size_t dims) {
-  Layout layout;
-  layout.dtype = dtype;
-  layout.d = 1;
-  layout.dims = 0;
-  for (size_t i = 0; i < dims; ++i) {
-    layout.d *= sizes[i];
-    if (sizes[i] == 1) continue;
-    const int last = layout.dims - 1;
-    if (last >= 0 && layout.strides[last] == sizes[i] * strides[i]) {
-      layout.sizes[last] *= sizes[i];
-      layout.strides[last] = strides[i];
-      continue;
-    }
-    layout.sizes[layout.dims] = sizes[i];
-    layout.strides[layout.dims++] = strides[i];
-  }
-  if (layout.dims == 0) {
-    layout.sizes[0] = 1;
-    layout.strides[0] = 1;
-    layout.dims = 1;
-  }
-  return layout;
-}
-
-// Byte offsets of all elements.
-std::vector<int64_t> element_offsets(const TensorLayout& tensor) {
+// Byte offsets of the signals of a stack.
+std::vector<int64_t> signal_offsets(const TensorPlan& tensor) {
   std::vector<int64_t> offsets{0};
   const int64_t bytes = element_size(tensor.dtype);
-  for (size_t i = 0; i < tensor.sizes.size(); ++i) {
+  for (size_t i = 0; i < tensor.stack_sizes.size(); ++i) {
     std::vector<int64_t> next;
-    next.reserve(offsets.size() * static_cast<size_t>(tensor.sizes[i]));
+    next.reserve(offsets.size() * static_cast<size_t>(tensor.stack_sizes[i]));
     for (int64_t offset : offsets) {
-      for (int64_t j = 0; j < tensor.sizes[i]; ++j) {
-        next.push_back(offset + j * tensor.strides[i] * bytes);
+      for (int64_t j = 0; j < tensor.stack_sizes[i]; ++j) {
+        next.push_back(offset + j * tensor.stack_strides[i] * bytes);
       }
     }
     offsets = std::move(next);
   }
   return offsets;
-}
-
-Precision precision_of(DType dtype) {
-  return dtype == DType::f64 ? Precision::double_ : Precision::single;
 }
 
 struct Job {
@@ -75,13 +41,20 @@ struct Job {
 
 class JobList final : public Program {
  public:
-  JobList(const std::string& spec_text, const LayoutKey& layouts)
-      : tensors_(layouts.tensors()), spec_(parse_spec(spec_text)) {
-    if (spec_.per_tensor && spec_.ratios.size() != tensors_.size()) {
-      throw std::invalid_argument("specgrad: one ratio per tensor is needed");
+  JobList(std::vector<FilterDesign> designs, std::vector<TensorPlan> tensors,
+          bool refuse_nonfinite)
+      : tensors_(std::move(tensors)), refuse_nonfinite_(refuse_nonfinite) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const TensorPlan& tensor = tensors_[i];
+      if (tensor.filter < 0) continue;
+      if (tensor.filter >= static_cast<int64_t>(designs.size())) {
+        throw std::invalid_argument("specgrad: a gradient names no design");
+      }
+      const Filter* filter = filter_for(designs[tensor.filter], tensor);
+      for (int64_t offset : signal_offsets(tensor)) {
+        jobs_.push_back({filter, &tensor.signal, i, offset});
+      }
     }
-    for (const TensorLayout& tensor : tensors_) extents_.push_back(extent_bytes(tensor));
-    for (size_t i = 0; i < tensors_.size(); ++i) add_tensor(i);
     std::stable_sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
       return a.filter->cost() > b.filter->cost();
     });
@@ -89,21 +62,22 @@ class JobList final : public Program {
   }
 
   int64_t bytes() const override {
-    int64_t total = bytes_in(jobs_, tensors_, extents_);
-    total += static_cast<int64_t>(layouts_.size() * sizeof(Layout));
-    for (const auto& [key, filter] : filters_) {
-      if (filter) total += filter->table_bytes();
-    }
+    int64_t total = bytes_in(jobs_, tensors_);
+    for (const auto& [key, filter] : filters_) total += filter->table_bytes();
     return total;
   }
 
-  void check(const std::vector<void*>& data) const override {
-    check_overlap(data);
-    if (spec_.raise_nonfinite) check_finite(data);
+  Outcome run(const std::vector<void*>& data, bool disjoint, int threads,
+              const RunSlots& run_slots, Workspace& workspace) const override {
+    if (!known_disjoint(data, disjoint)) return Outcome::interleaved;
+    if (refuse_nonfinite_ && !finite(data)) return Outcome::nonfinite;
+    run_jobs(data, threads, run_slots, workspace);
+    return Outcome::done;
   }
 
-  void run(const std::vector<void*>& data, int threads, const RunSlots& run_slots,
-           Workspace& workspace) const override {
+ private:
+  void run_jobs(const std::vector<void*>& data, int threads, const RunSlots& run_slots,
+                Workspace& workspace) const {
     const int slots = total_cost_ < kWorthAThread ? 1 : std::max(threads, 1);
     if (static_cast<int>(workspace.slots.size()) < slots) workspace.slots.resize(slots);
     size_t first_small = 0;
@@ -123,40 +97,18 @@ class JobList final : public Program {
     }
   }
 
- private:
   // In the units of the cost model, some 50 microseconds: below it, waking a thread costs more
   // than it saves.
   static constexpr double kWorthAThread = 300000;
 
-  void add_tensor(size_t index) {
-    const TensorLayout& tensor = tensors_[index];
-    const size_t dims = tensor.sizes.size(), batch = static_cast<size_t>(spec_.batch_dims);
-    if (dims < batch) throw std::invalid_argument("specgrad: fewer dimensions than batch_dims");
-    if (shares_memory_with_itself(tensor)) {
-      throw std::invalid_argument("specgrad: a gradient shares memory with itself");
+  const Filter* filter_for(const FilterDesign& design, const TensorPlan& tensor) {
+    if (design.d != tensor.signal.d || design.double_precision != (tensor.dtype == DType::f64)) {
+      throw std::invalid_argument("specgrad: a design is for another gradient");
     }
-    if (extents_[index] == 0) return;
-    layouts_.push_back(std::make_unique<Layout>(merge_dimensions(
-        tensor.dtype, tensor.sizes.data() + batch, tensor.strides.data() + batch, dims - batch)));
-    const Layout* layout = layouts_.back().get();
-    const Filter* filter = filter_for(index, *layout);
-    if (!filter) return;
-    const TensorLayout stack{tensor.dtype, {tensor.sizes.begin(), tensor.sizes.begin() + batch},
-                             {tensor.strides.begin(), tensor.strides.begin() + batch}};
-    for (int64_t offset : element_offsets(stack)) jobs_.push_back({filter, layout, index, offset});
-  }
-
-  const Filter* filter_for(size_t index, const Layout& layout) {
-    const Ratio ratio = spec_.ratio_of(index);
-    const bool direct = layout.contiguous() && element_size(layout.dtype) >= 4;
-    const auto key = std::make_tuple(layout.d, precision_of(layout.dtype), direct, ratio.numerator,
-                                     ratio.denominator);
-    auto found = filters_.find(key);
-    if (found == filters_.end()) {
-      found = filters_.emplace(key, make_filter(spec_, index, layout.d,
-                                                precision_of(layout.dtype), direct)).first;
-    }
-    return found->second.get();
+    const bool direct = tensor.signal.contiguous() && element_size(tensor.dtype) >= 4;
+    std::unique_ptr<Filter>& filter = filters_[{tensor.filter, direct}];
+    if (!filter) filter = make_filter(design, direct);
+    return filter.get();
   }
 
   struct Extent {
@@ -167,43 +119,31 @@ class JobList final : public Program {
     }
   };
 
-  void check_overlap(const std::vector<void*>& data) const {
-    std::vector<Extent> extents;
-    extents.reserve(data.size());
+  bool known_disjoint(const std::vector<void*>& data, bool disjoint) const {
+    static thread_local std::vector<Extent> extents;
+    extents.clear();
     for (size_t i = 0; i < data.size(); ++i) {
       const int64_t start = static_cast<int64_t>(reinterpret_cast<intptr_t>(data[i]));
-      if (extents_[i]) extents.push_back({start, start + extents_[i], i});
+      if (tensors_[i].bytes) extents.push_back({start, start + tensors_[i].bytes, i});
     }
     std::sort(extents.begin(), extents.end());
     for (size_t i = 1; i < extents.size(); ++i) {
-      if (extents[i].start < extents[i - 1].end) return check_interleaved(extents);
+      if (extents[i].start < extents[i - 1].end) return known_places(extents, disjoint);
     }
+    return true;
   }
 
   // Slices of one tensor lie within each other's extents on every call: the places of the last
-  // that shared nothing are remembered.
-  void check_interleaved(const std::vector<Extent>& extents) const {
+  // that were found to share nothing are remembered.
+  bool known_places(const std::vector<Extent>& extents, bool disjoint) const {
     std::vector<int64_t> places;
     for (const Extent& extent : extents) {
       places.push_back(static_cast<int64_t>(extent.tensor));
       places.push_back(extent.start - extents.front().start);
     }
     const std::lock_guard<std::mutex> lock(disjoint_mutex_);
-    if (places == disjoint_places_) return;
-    std::vector<Extent> active;  // those that reach beyond the start at hand
-    for (const Extent& extent : extents) {
-      active.erase(std::remove_if(active.begin(), active.end(),
-                                  [&](const Extent& other) { return other.end <= extent.start; }),
-                   active.end());
-      for (const Extent& other : active) {
-        if (share_memory(tensors_[other.tensor], tensors_[extent.tensor],
-                         extent.start - other.start)) {
-          throw std::invalid_argument("specgrad: two gradients share memory");
-        }
-      }
-      active.push_back(extent);
-    }
-    disjoint_places_ = std::move(places);
+    if (disjoint) disjoint_places_ = places;
+    return places == disjoint_places_;
   }
 
   template <class T>
@@ -219,17 +159,14 @@ class JobList final : public Program {
     return true;
   }
 
-  void check_finite(const std::vector<void*>& data) const {
+  bool finite(const std::vector<void*>& data) const {
     for (size_t i = 0; i < tensors_.size(); ++i) {
-      if (extents_[i] == 0) continue;
-      const Layout whole = merge_dimensions(tensors_[i].dtype, tensors_[i].sizes.data(),
-                                            tensors_[i].strides.data(), tensors_[i].sizes.size());
-      const Signal signal{&whole, data[i]};
-      const bool finite = whole.dtype == DType::f64
-                              ? all_finite<double>(signal)
-                              : all_finite<float>(signal);
-      if (!finite) throw std::invalid_argument("specgrad: a gradient holds NaN or Inf");
+      const Signal signal{&tensors_[i].whole, data[i]};
+      const bool fine = tensors_[i].dtype == DType::f64 ? all_finite<double>(signal)
+                                                        : all_finite<float>(signal);
+      if (tensors_[i].bytes && !fine) return false;
     }
+    return true;
   }
 
   bool is_large(const Job& job, int slots) const {
@@ -273,13 +210,9 @@ class JobList final : public Program {
     }
   }
 
-  using FilterKey = std::tuple<int64_t, Precision, bool, int64_t, int64_t>;
-
-  std::vector<TensorLayout> tensors_;
-  std::vector<int64_t> extents_;  // bytes of each tensor
-  Spec spec_;
-  std::vector<std::unique_ptr<Layout>> layouts_;
-  std::map<FilterKey, std::unique_ptr<Filter>> filters_;
+  std::vector<TensorPlan> tensors_;
+  bool refuse_nonfinite_;
+  std::map<std::pair<int64_t, bool>, std::unique_ptr<Filter>> filters_;  // by design and `direct`
   std::vector<Job> jobs_;
   double total_cost_ = 0;
   mutable std::mutex disjoint_mutex_;
@@ -298,9 +231,10 @@ void* Buffer::at_least(int64_t bytes) {
   return memory_.get();
 }
 
-std::shared_ptr<const Program> Program::build(const std::string& spec_text,
-                                              const LayoutKey& layouts) {
-  return std::make_shared<const JobList>(spec_text, layouts);
+std::shared_ptr<const Program> Program::build(std::vector<FilterDesign> designs,
+                                              std::vector<TensorPlan> tensors,
+                                              bool refuse_nonfinite) {
+  return std::make_shared<const JobList>(std::move(designs), std::move(tensors), refuse_nonfinite);
 }
 
 }  // namespace specgrad

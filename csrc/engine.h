@@ -1,5 +1,5 @@
-// Programs: a specification and the layouts of a list of gradients, compiled into jobs. They may
-// be shared between threads; the caller supplies threads and memory. Torch-free.
+// Programs: the designs of a plan and the layouts of a list of gradients, compiled into jobs. They
+// may be shared between threads; the caller supplies threads and memory. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "design.h"
 #include "signal.h"
-#include "spec_text.h"
 
 namespace specgrad {
 
@@ -23,33 +23,10 @@ class LayoutKey {
     words_.push_back(static_cast<int64_t>(dtype));
     words_.push_back(static_cast<int64_t>(dims));
   }
-  template <class Range>
-  void append(const Range& values) {
-    words_.insert(words_.end(), values.begin(), values.end());
+  void append(const int64_t* begin, const int64_t* end) {
+    words_.insert(words_.end(), begin, end);
   }
   bool operator==(const LayoutKey& other) const { return words_ == other.words_; }
-
-  uint64_t hash() const {
-    uint64_t result = 1469598103934665603u;
-    for (int64_t word : words_) result = (result ^ static_cast<uint64_t>(word)) * 1099511628211u;
-    return result;
-  }
-
-  struct Tensor {
-    DType dtype;
-    std::vector<int64_t> sizes, strides;
-  };
-  std::vector<Tensor> tensors() const {
-    std::vector<Tensor> result;
-    for (auto at = words_.begin(); at != words_.end();) {
-      const DType dtype = static_cast<DType>(at[0]);
-      const int64_t dims = at[1];
-      at += 2;
-      result.push_back({dtype, {at, at + dims}, {at + dims, at + 2 * dims}});
-      at += 2 * dims;
-    }
-    return result;
-  }
 
  private:
   std::vector<int64_t> words_;
@@ -87,22 +64,31 @@ struct Workspace {
 // Runs task(slot) for slot = 0 .. slots - 1, possibly at once.
 using RunSlots = std::function<void(int slots, const std::function<void(int)>& task)>;
 
+// One gradient of a program, its neighbouring dimensions merged.
+struct TensorPlan {
+  DType dtype = DType::f32;
+  int64_t bytes = 0;        // from the first that it can touch to the last; 0 when it is empty
+  int64_t filter = -1;      // -1: left alone
+  std::vector<int64_t> stack_sizes, stack_strides;  // of the signals in it
+  Layout whole, signal;
+};
+
+// What became of a call. Only `done` has written anything.
+enum class Outcome : int64_t { done, unknown_layout, interleaved, nonfinite };
+
 class Program {
  public:
-  // Throws std::invalid_argument when a layout cannot be filtered.
-  static std::shared_ptr<const Program> build(const std::string& spec_text,
-                                              const LayoutKey& layouts);
+  static std::shared_ptr<const Program> build(std::vector<FilterDesign> designs,
+                                              std::vector<TensorPlan> tensors, bool refuse_nonfinite);
   virtual ~Program() = default;
 
   // Of its tables and lists.
   virtual int64_t bytes() const = 0;
 
-  // Throws std::invalid_argument, with nothing written, when tensors overlap or when a
-  // non-finite value is to be refused.
-  virtual void check(const std::vector<void*>& data) const = 0;
-
-  virtual void run(const std::vector<void*>& data, int threads, const RunSlots& run_slots,
-                   Workspace& workspace) const = 0;
+  // Interleaved tensors lie within each other's extents; whether they share memory is not decided
+  // here: `disjoint` says that it was, and the places are remembered.
+  virtual Outcome run(const std::vector<void*>& data, bool disjoint, int threads,
+                      const RunSlots& run_slots, Workspace& workspace) const = 0;
 };
 
 }  // namespace specgrad

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "cpu.h"
 #include "plan_tables.h"
@@ -37,12 +38,12 @@ struct Pieces {
 template <class T>
 class BandFilter final : public Filter {
  public:
-  explicit BandFilter(const FftDesign& design)
+  explicit BandFilter(const FilterDesign& design)
       : plan_(make_band<T>(design, chosen_lanes<T>())),
         steps_{plan_.circulant},
         cells_{plan_.cells, 1024},
-        memory_(Memory::of<T>(fft_shared(design, chosen_lanes<T>(), true),
-                              fft_scratch(design, chosen_lanes<T>()))),
+        memory_(Memory::of<T>(shared_of(design, chosen_lanes<T>(), true),
+                              scratch_of(design, chosen_lanes<T>()))),
         cost_(design.cost) {}
 
   int phases() const override { return 6; }
@@ -83,15 +84,15 @@ class BandFilter final : public Filter {
 template <class T>
 class FullFilter final : public Filter {
  public:
-  FullFilter(const FftDesign& design, bool direct)
+  FullFilter(const FilterDesign& design, bool direct)
       : plan_(make_circulant<T>(design, chosen_lanes<T>())),
         steps_{plan_},
         samples_{design.d, 1 << 14},
         size_(design.grid_size()),
         padded_(design.strategy == Strategy::padded),
         in_place_(works_in_place(design, direct)),
-        memory_(Memory::of<T>(fft_shared(design, chosen_lanes<T>(), direct),
-                              fft_scratch(design, chosen_lanes<T>()))),
+        memory_(Memory::of<T>(shared_of(design, chosen_lanes<T>(), direct),
+                              scratch_of(design, chosen_lanes<T>()))),
         cost_(design.cost) {}
 
   int phases() const override { return in_place_ ? 3 : 5; }
@@ -145,9 +146,9 @@ class FullFilter final : public Filter {
 template <class T>
 class DenseFilter final : public Filter {
  public:
-  explicit DenseFilter(const FftDesign& design)
+  explicit DenseFilter(const FilterDesign& design)
       : plan_(make_dense<T>(design)),
-        memory_(Memory::of<T>(0, fft_scratch(design, chosen_lanes<T>()))),
+        memory_(Memory::of<T>(0, scratch_of(design, chosen_lanes<T>()))),
         cost_(design.cost) {}
 
   int phases() const override { return 1; }
@@ -168,13 +169,14 @@ class DenseFilter final : public Filter {
 template <class T>
 class DetrendFilter final : public Filter {
  public:
-  DetrendFilter(Boundary boundary, int64_t radius, double sigma, int64_t d)
-      : plan_(make_detrend<T>(boundary, radius, sigma)),
-        chunks_{d, detrend_chunk(plan_.radius)},
-        memory_(Memory::of<T>(detrend_shared(d, plan_.radius),
-                              detrend_scratch(plan_.radius, sigma <= 0, chosen_lanes<T>()))) {
-    const double work = sigma > 0 ? 2.6 * static_cast<double>(plan_.radius) + 2 : 36;
-    cost_ = static_cast<double>(ceil_div(d, chosen_lanes<T>())) * work + 200;
+  explicit DetrendFilter(const FilterDesign& design)
+      : plan_(make_detrend<T>(design)),
+        chunks_{design.d, detrend_chunk(plan_.radius)},
+        memory_(Memory::of<T>(shared_of(design, chosen_lanes<T>(), true),
+                              scratch_of(design, chosen_lanes<T>()))) {
+    const bool box = design.strategy == Strategy::box;
+    const double work = box ? 36 : 2.6 * static_cast<double>(plan_.radius) + 2;
+    cost_ = static_cast<double>(ceil_div(design.d, chosen_lanes<T>())) * work + 200;
   }
 
   int phases() const override { return 2; }
@@ -207,36 +209,23 @@ class DetrendFilter final : public Filter {
 };
 
 template <class T>
-std::unique_ptr<Filter> make_fft(const FftDesign& design, bool direct) {
+std::unique_ptr<Filter> make_typed(const FilterDesign& design, bool direct) {
   switch (design.strategy) {
-    case Strategy::identity: return nullptr;
     case Strategy::dense: return std::make_unique<DenseFilter<T>>(design);
     case Strategy::band: return std::make_unique<BandFilter<T>>(design);
     case Strategy::full:
     case Strategy::padded: return std::make_unique<FullFilter<T>>(design, direct);
+    case Strategy::box:
+    case Strategy::weights: return std::make_unique<DetrendFilter<T>>(design);
   }
-  return nullptr;
-}
-
-template <class T>
-std::unique_ptr<Filter> make_typed(const Spec& spec, size_t tensor, int64_t d,
-                                   Precision precision, bool direct) {
-  if (spec.method != "fft") {
-    const int64_t radius = detrend_radius(spec, tensor, d);
-    if (radius < 0) return nullptr;
-    const double sigma = spec.method == "gaussian" ? sigma_of(spec, tensor, d) : 0;
-    return std::make_unique<DetrendFilter<T>>(spec.boundary, radius, sigma, d);
-  }
-  const int64_t cutoff = cutoff_of(spec.ratio_of(tensor), d);
-  return make_fft<T>(design_fft(d, cutoff, precision, chosen_lanes<T>(), spec.strategy), direct);
+  throw std::invalid_argument("specgrad: a design names no strategy");
 }
 
 }  // namespace
 
-std::unique_ptr<Filter> make_filter(const Spec& spec, size_t tensor, int64_t d,
-                                    Precision precision, bool direct) {
-  return precision == Precision::single ? make_typed<float>(spec, tensor, d, precision, direct)
-                                        : make_typed<double>(spec, tensor, d, precision, direct);
+std::unique_ptr<Filter> make_filter(const FilterDesign& design, bool direct) {
+  return design.double_precision ? make_typed<double>(design, direct)
+                                 : make_typed<float>(design, direct);
 }
 
 }  // namespace specgrad

@@ -8,7 +8,6 @@
 #include "design.h"
 #include "kernels.h"
 #include "plans.h"
-#include "spec_text.h"
 
 namespace specgrad {
 
@@ -37,9 +36,7 @@ class Filter {
   virtual double cost() const = 0;
 };
 
-// Null for the identity. `tensor` is the index that selects a ratio. `direct` says whether the
-// gradient's own memory can be worked on.
-std::unique_ptr<Filter> make_filter(const Spec& spec, size_t tensor, int64_t d, Precision precision,
-                                    bool direct);
+// `direct` says whether the gradient's own memory can be worked on.
+std::unique_ptr<Filter> make_filter(const FilterDesign& design, bool direct);
 
 }  // namespace specgrad

@@ -1,12 +1,14 @@
-// Registers the CPU kernel of specgrad::filter_grads_ through torch's stable ABI, so that one
-// build runs with later versions of torch.
+// The native backend as Python calls it, through torch's stable ABI, so that one build runs with
+// later versions of torch. What it cannot decide it leaves to the caller, with nothing written.
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -16,7 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "cpu.h"
 #include "engine.h"
+#include "workspace.h"
 
 namespace specgrad {
 namespace {
@@ -34,30 +38,30 @@ DType dtype_of(const Tensor& tensor) {
   }
 }
 
-// The programs of the last specifications and layouts, most recently used first: at most 256, and
-// at most 64 MiB of tables unless a single one is larger.
+// The programs of plans for the layouts they met, most recently used first: at most 256, and at
+// most 64 MiB of tables unless a single one is larger.
 class ProgramCache {
  public:
-  std::shared_ptr<const Program> find_or_build(const std::string& spec, const LayoutKey& layouts) {
-    const uint64_t hash = layouts.hash() ^ std::hash<std::string>{}(spec);
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-        if (it->hash == hash && it->layouts == layouts && it->spec == spec) {
-          entries_.splice(entries_.begin(), entries_, it);
-          return it->program;
-        }
+  std::shared_ptr<const Program> find(int64_t plan, const LayoutKey& layouts) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+      if (it->plan == plan && it->layouts == layouts) {
+        if (it != entries_.begin()) entries_.splice(entries_.begin(), entries_, it);
+        return it->program;
       }
     }
-    std::shared_ptr<const Program> program = Program::build(spec, layouts);
+    return nullptr;
+  }
+
+  void add(int64_t plan, const LayoutKey& layouts, std::shared_ptr<const Program> program) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    entries_.push_front({hash, spec, layouts, program, program->bytes()});
-    bytes_ += entries_.front().bytes;
+    const int64_t bytes = program->bytes();
+    entries_.push_front({plan, layouts, std::move(program), bytes});
+    bytes_ += bytes;
     while (entries_.size() > kCapacity || (bytes_ > kCapacityBytes && entries_.size() > 1)) {
       bytes_ -= entries_.back().bytes;
       entries_.pop_back();
     }
-    return program;
   }
 
   // Forgets all; the bytes they had.
@@ -69,8 +73,7 @@ class ProgramCache {
 
  private:
   struct Entry {
-    uint64_t hash;
-    std::string spec;
+    int64_t plan;
     LayoutKey layouts;
     std::shared_ptr<const Program> program;
     int64_t bytes;
@@ -129,24 +132,182 @@ void run_slots(int slots, const std::function<void(int)>& task) {
   });
 }
 
-void filter_grads(std::vector<Tensor> grads, std::string spec) {
+LayoutKey layouts_of(const std::vector<Tensor>& grads) {
+  LayoutKey layouts;
+  for (const Tensor& grad : grads) {
+    layouts.begin_tensor(dtype_of(grad), static_cast<size_t>(grad.dim()));
+    layouts.append(grad.sizes().begin(), grad.sizes().end());
+    layouts.append(grad.strides().begin(), grad.strides().end());
+  }
+  return layouts;
+}
+
+// The gradients of a call, unwrapped only as far as a call needs: a vector of Tensor costs as much
+// again as everything else that a call does.
+class Gradients {
+ public:
+  explicit Gradients(StableListHandle list) : list_(list) {
+    size_t size = 0;
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_list_size(list, &size));
+    handles_.reserve(size);
+    for (size_t i = 0; i < size; ++i) {
+      StableIValue item;
+      STABLE_TORCH_ERROR_CODE_CHECK(torch_list_get_item(list, i, &item));
+      handles_.push_back(torch::stable::detail::to<AtenTensorHandle>(item));
+    }
+  }
+  ~Gradients() {
+    for (AtenTensorHandle handle : handles_) aoti_torch_delete_tensor_object(handle);
+    torch_delete_list(list_);
+  }
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
+  // False when one has no floating dtype.
+  bool append_layouts(LayoutKey& layouts) const {
+    static const int32_t dtypes[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(),
+                                     aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16()};
+    for (AtenTensorHandle handle : handles_) {
+      int32_t dtype = 0;
+      int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
+      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &dtype));
+      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dims));
+      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &sizes));
+      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &strides));
+      const int32_t* found = std::find(std::begin(dtypes), std::end(dtypes), dtype);
+      if (found == std::end(dtypes)) return false;
+      layouts.begin_tensor(static_cast<DType>(found - dtypes), static_cast<size_t>(dims));
+      layouts.append(sizes, sizes + dims);
+      layouts.append(strides, strides + dims);
+    }
+    return true;
+  }
+
+  void append_data(std::vector<void*>& data) const {
+    for (AtenTensorHandle handle : handles_) {
+      void* pointer = nullptr;
+      STABLE_TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(handle, &pointer));
+      data.push_back(pointer);
+    }
+  }
+
+ private:
+  StableListHandle list_;
+  std::vector<AtenTensorHandle> handles_;
+};
+
+// Filters in place; an Outcome other than `done` says why not.
+Outcome run(const Gradients& grads, int64_t plan, bool disjoint) {
   static thread_local LayoutKey layouts;
   static thread_local std::vector<void*> data;
   layouts.clear();
   data.clear();
-  for (const Tensor& grad : grads) {
-    if (!grad.is_cpu()) throw std::invalid_argument("specgrad: a gradient is not on the CPU");
-    layouts.begin_tensor(dtype_of(grad), static_cast<size_t>(grad.dim()));
-    layouts.append(grad.sizes());
-    layouts.append(grad.strides());
-    data.push_back(grad.mutable_data_ptr());
-  }
-  const std::shared_ptr<const Program> program = programs().find_or_build(spec, layouts);
-  program->check(data);
+  if (!grads.append_layouts(layouts)) return Outcome::unknown_layout;
+  const std::shared_ptr<const Program> program = programs().find(plan, layouts);
+  if (!program) return Outcome::unknown_layout;
+  grads.append_data(data);
   std::unique_ptr<Workspace> workspace = workspaces().borrow();
-  program->run(data, static_cast<int>(torch::stable::get_num_threads()), run_slots, *workspace);
+  const int threads = static_cast<int>(torch::stable::get_num_threads());
+  const Outcome outcome = program->run(data, disjoint, threads, run_slots, *workspace);
   workspaces().give_back(std::move(workspace));
+  return outcome;
 }
+
+void run_boxed(StableIValue* stack, uint64_t, uint64_t) {
+  using torch::stable::detail::from;
+  using torch::stable::detail::to;
+  const Gradients grads(to<StableListHandle>(stack[0]));
+  stack[0] = from(static_cast<int64_t>(run(grads, to<int64_t>(stack[1]), to<bool>(stack[2]))));
+}
+
+// Takes numbers from the front of a list.
+class Reader {
+ public:
+  explicit Reader(const std::vector<int64_t>& words) : words_(words) {}
+  int64_t next() { return *take(1); }
+  const int64_t* take(int64_t count) {
+    if (count < 0 || count > static_cast<int64_t>(words_.size()) - at_) {
+      throw std::invalid_argument("specgrad: a plan holds fewer numbers than it says");
+    }
+    at_ += count;
+    return words_.data() + at_ - count;
+  }
+  bool ended() const { return at_ == static_cast<int64_t>(words_.size()); }
+
+ private:
+  const std::vector<int64_t>& words_;
+  int64_t at_ = 0;
+};
+
+Layout read_layout(Reader& words, DType dtype) {
+  Layout layout;
+  layout.dtype = dtype;
+  layout.d = 1;
+  layout.dims = static_cast<int>(words.next());
+  if (layout.dims < 1 || layout.dims > kMaxDims) {
+    throw std::invalid_argument("specgrad: a gradient has too many dimensions");
+  }
+  const int64_t *sizes = words.take(layout.dims), *strides = words.take(layout.dims);
+  for (int i = 0; i < layout.dims; ++i) {
+    layout.sizes[i] = sizes[i];
+    layout.strides[i] = strides[i];
+    layout.d *= sizes[i];
+  }
+  return layout;
+}
+
+std::vector<FilterDesign> read_designs(const std::vector<int64_t>& integers, const Tensor& values) {
+  if (values.scalar_type() != ScalarType::Double || !values.is_contiguous()) {
+    throw std::invalid_argument("specgrad: designs are contiguous float64 numbers");
+  }
+  const double* value = static_cast<const double*>(values.const_data_ptr());
+  const double* end = value + values.numel();
+  Reader words(integers);
+  std::vector<FilterDesign> designs;
+  while (!words.ended()) {
+    designs.push_back(FilterDesign::read(words.take(FilterDesign::kIntegers), value, end));
+  }
+  return designs;
+}
+
+// Adds the program of a plan for the layouts of `grads`. `tensors` has for each its filter, its
+// bytes, the number, sizes and strides of its stack's dimensions, and twice a number of merged
+// dimensions, their sizes and strides: of the whole and of one signal.
+void load(std::vector<Tensor> grads, int64_t plan, std::vector<int64_t> designs, Tensor values,
+          std::vector<int64_t> tensors, bool refuse_nonfinite) {
+  Reader words(tensors);
+  std::vector<TensorPlan> plans;
+  for (const Tensor& grad : grads) {
+    TensorPlan tensor;
+    tensor.dtype = dtype_of(grad);
+    tensor.filter = words.next();
+    tensor.bytes = words.next();
+    const int64_t dims = words.next();
+    const int64_t *sizes = words.take(dims), *strides = words.take(dims);
+    tensor.stack_sizes.assign(sizes, sizes + dims);
+    tensor.stack_strides.assign(strides, strides + dims);
+    tensor.whole = read_layout(words, tensor.dtype);
+    tensor.signal = read_layout(words, tensor.dtype);
+    plans.push_back(std::move(tensor));
+  }
+  programs().add(plan, layouts_of(grads),
+                 Program::build(read_designs(designs, values), std::move(plans), refuse_nonfinite));
+}
+
+// Bytes that one signal needs besides its own.
+int64_t workspace_bytes(std::vector<int64_t> designs, Tensor values, bool direct) {
+  int64_t bytes = 0;
+  for (const FilterDesign& design : read_designs(designs, values)) {
+    const int64_t lanes = vector_bytes(chosen_isa()) / (design.double_precision ? 8 : 4);
+    const int64_t numbers = shared_of(design, static_cast<int>(lanes), direct) +
+                            scratch_of(design, static_cast<int>(lanes));
+    bytes += numbers * (design.double_precision ? 8 : 4);
+  }
+  return bytes;
+}
+
+std::string instruction_set() { return isa_name(chosen_isa()); }
+int64_t bytes_a_vector() { return vector_bytes(chosen_isa()); }
 
 std::tuple<int64_t, int64_t> release_memory() {
   return {programs().release(), workspaces().release()};
@@ -154,16 +315,27 @@ std::tuple<int64_t, int64_t> release_memory() {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_FRAGMENT(specgrad, m) {
+STABLE_TORCH_LIBRARY(specgrad_native, m) {
+  m.def("run(Tensor(a!)[] grads, int plan, bool disjoint=False) -> int");
+  m.def(
+      "load(Tensor[] grads, int plan, int[] designs, Tensor values, int[] tensors, "
+      "bool refuse_nonfinite) -> ()");
+  m.def("workspace_bytes(int[] designs, Tensor values, bool direct) -> int");
+  m.def("instruction_set() -> str");
+  m.def("bytes_a_vector() -> int");
   m.def("release_memory() -> (int programs, int workspaces)");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specgrad, CompositeExplicitAutograd, m) {
-  m.impl("release_memory", TORCH_BOX(&release_memory));
+STABLE_TORCH_LIBRARY_IMPL(specgrad_native, CPU, m) {
+  m.impl("run", &run_boxed);
+  m.impl("load", TORCH_BOX(&load));
+  m.impl("workspace_bytes", TORCH_BOX(&workspace_bytes));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specgrad, CPU, m) {
-  m.impl("filter_grads_", TORCH_BOX(&filter_grads));
+STABLE_TORCH_LIBRARY_IMPL(specgrad_native, CompositeExplicitAutograd, m) {
+  m.impl("instruction_set", TORCH_BOX(&instruction_set));
+  m.impl("bytes_a_vector", TORCH_BOX(&bytes_a_vector));
+  m.impl("release_memory", TORCH_BOX(&release_memory));
 }
 
 }  // namespace specgrad

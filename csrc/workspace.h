@@ -9,53 +9,35 @@
 
 namespace specgrad {
 
-// A tile of vectors, each element complex.
+// A tile of vectors, each element complex; for rows also one of twiddles, and a row for lanes
+// that have none.
 inline int64_t circulant_scratch(const GridShape& grid, int lanes) {
-  return 2 * std::max(grid.rows, grid.columns) * lanes;
+  return std::max(2 * grid.rows * lanes, (4 * lanes + 1) * grid.columns);
 }
 
 // Cells handled at once when a gradient must be copied to be read.
 constexpr int64_t kSpreadCells = 64;
 
+// Cells that are computed together: enough sums to hide the latency of a multiply-add.
+constexpr int cell_block(int lanes) { return lanes < 8 ? 8 : lanes; }
+
 // Room for wrapped cells before the first and after the last, in whole cache lines.
 inline int64_t band_margin(int width, int lanes) { return ceil_div(width + lanes, 16) * 16; }
 
-inline int64_t band_shared(const FftDesign& design, int lanes) {
+inline int64_t band_shared(const FilterDesign& design, int lanes) {
   return design.d / design.hop + 2 * band_margin(design.width, lanes);
 }
 
-inline int64_t band_scratch(const FftDesign& design, int lanes) {
-  const int64_t copied = (kSpreadCells + lanes + design.width) * design.hop + 2 * lanes;
+inline int64_t band_scratch(const FilterDesign& design, int lanes) {
+  const int64_t copied = (kSpreadCells + cell_block(lanes) + design.width) * design.hop + 4 * lanes;
   return std::max(circulant_scratch(design.grid, lanes), copied);
 }
 
 // Samples copied at once by the whole transform when it cannot work in place.
 constexpr int64_t kFullStrip = 1024;
 
-inline bool works_in_place(const FftDesign& design, bool direct) {
+inline bool works_in_place(const FilterDesign& design, bool direct) {
   return direct && design.strategy == Strategy::full;
-}
-
-inline int64_t fft_shared(const FftDesign& design, int lanes, bool direct) {
-  switch (design.strategy) {
-    case Strategy::identity:
-    case Strategy::dense: return 0;
-    case Strategy::band: return band_shared(design, lanes);
-    case Strategy::full:
-    case Strategy::padded: return works_in_place(design, direct) ? 0 : design.grid_size();
-  }
-  return 0;
-}
-
-inline int64_t fft_scratch(const FftDesign& design, int lanes) {
-  switch (design.strategy) {
-    case Strategy::identity: return 0;
-    case Strategy::dense: return design.d + 2 * design.cutoff - 1;
-    case Strategy::band: return band_scratch(design, lanes);
-    case Strategy::full:
-    case Strategy::padded: return std::max(circulant_scratch(design.grid, lanes), kFullStrip);
-  }
-  return 0;
 }
 
 // Samples a thread filters before it saves what the next ones need.
@@ -87,6 +69,31 @@ inline int64_t detrend_scratch(int64_t radius, bool box, int lanes) {
   const int64_t sums = box ? moving_sum_levels(window, lanes) * moving_sum_level(tile, window, lanes)
                            : tile + lanes;
   return 2 * tile + 2 * radius + 4 * lanes + sums;
+}
+
+inline int64_t shared_of(const FilterDesign& design, int lanes, bool direct) {
+  switch (design.strategy) {
+    case Strategy::dense: return 0;
+    case Strategy::band: return band_shared(design, lanes);
+    case Strategy::full:
+    case Strategy::padded: return works_in_place(design, direct) ? 0 : design.grid_size();
+    case Strategy::box:
+    case Strategy::weights: return detrend_shared(design.d, design.radius());
+  }
+  return 0;
+}
+
+inline int64_t scratch_of(const FilterDesign& design, int lanes) {
+  switch (design.strategy) {
+    case Strategy::dense: return design.d + design.waves();
+    case Strategy::band: return band_scratch(design, lanes);
+    case Strategy::full:
+    case Strategy::padded: return std::max(circulant_scratch(design.grid, lanes), kFullStrip);
+    case Strategy::box:
+    case Strategy::weights:
+      return detrend_scratch(design.radius(), design.strategy == Strategy::box, lanes);
+  }
+  return 0;
 }
 
 }  // namespace specgrad

@@ -20,13 +20,13 @@ def machine_report() -> str:
         f"torch {torch.__version__}, Python {platform.python_version()}, {platform.platform()}",
         f"threads {torch.get_num_threads()}",
     ]
-    if cpp.design is not None:
-        features = [name for name, runs in cpp.design.cpu_features().items() if runs]
-        try:
-            used = f"used: {cpp.design.instruction_set()}"
-        except ValueError as error:
-            used = f"none used: {error}"
-        lines.append(f"CPU runs {', '.join(features)}; {used}")
+    if cpp.INSTRUCTION_SET is not None:
+        runs = (
+            ""
+            if cpp.cpu is None
+            else f" of {', '.join(k for k, v in cpp.cpu.features().items() if v)}"
+        )
+        lines.append(f"CPU instructions used: {cpp.INSTRUCTION_SET}{runs}")
     lines.append("backends, the preferred one first:")
     for name, reason in backends.report().items():
         lines.append(f"  {name:8} {'available' if reason is None else 'not available: ' + reason}")

@@ -57,10 +57,9 @@ def check_grads(grads: Sequence[Tensor], spec: FilterSpec) -> None:
                 f"grads[{index}] has {grad.dim()} dimensions, fewer than batch_dims="
                 f"{spec.batch_dims}"
             )
-        if spec.method == "fft2d" and grad.dim() < spec.batch_dims + 2:
-            raise ValueError(
-                f"grads[{index}] has shape {tuple(grad.shape)}; fft2d needs two kernel dimensions"
-            )
+        complaint = spec.kind.check_shape(spec, grad.shape)
+        if complaint:
+            raise ValueError(f"grads[{index}] has shape {tuple(grad.shape)}; {complaint}")
     check_overlap(grads)
 
 

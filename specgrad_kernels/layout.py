@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +18,33 @@ def signal_length(shape: Sequence[int], batch_dims: int) -> int:
     for size in shape[batch_dims:]:
         length *= size
     return length
+
+
+def signal_shape(shape: Sequence[int], spec: FilterSpec) -> tuple[int, ...]:
+    """Shape of one signal; the dimensions before it number the signals of the tensor."""
+    return tuple(shape[spec.kind.stack_dims(spec, len(shape)) :])
+
+
+def collapse(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Merge neighbouring dimensions that are one run in memory.
+
+    >>> collapse((16, 3, 3, 3), (27, 9, 3, 1))
+    ([432], [1])
+    >>> collapse((16, 3, 3, 3), (27, 1, 9, 3))            # channels_last
+    ([16, 3, 9], [27, 1, 3])
+    """
+    sizes: list[int] = []
+    steps: list[int] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if sizes and steps[-1] == stride * size:
+            sizes[-1] *= size
+            steps[-1] = stride
+        else:
+            sizes.append(size)
+            steps.append(stride)
+    return sizes or [1], steps or [1]
 
 
 def is_sample_order(order: str | Sequence[int] | None) -> bool:
@@ -51,6 +79,6 @@ def sample_order(d: int, spec: FilterSpec) -> Tensor:
     return permutation
 
 
-def flatten(grad: Tensor, batch_dims: int) -> Tensor:
-    """``[stack, d]`` in logical order; a view where the strides allow it."""
-    return grad.reshape(-1, signal_length(grad.shape, batch_dims))
+def flatten(grad: Tensor, spec: FilterSpec) -> Tensor:
+    """``[signals, d]`` in logical order; a view where the strides allow it."""
+    return grad.reshape(-1, math.prod(signal_shape(grad.shape, spec)))

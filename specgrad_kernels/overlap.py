@@ -3,7 +3,7 @@
 Two tensors share a byte when some element of one and some element of the other do: an equation
 between two sums of steps. Counting the second tensor's steps backwards from its last element
 turns it into one question, whether a distance is a sum of so many steps of each size, which a
-search answers after a few tries whatever the number of elements. ``csrc/overlap.h`` is its twin.
+search answers after a few tries whatever the number of elements.
 """
 
 from __future__ import annotations

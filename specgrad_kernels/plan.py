@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
-from specgrad_kernels import hooks, ops
-from specgrad_kernels.backends import choose
+from specgrad_kernels import hooks, ops, program
+from specgrad_kernels.backends import Backend
 from specgrad_kernels.layers import Selector, select_layers
-from specgrad_kernels.layout import signal_length
+from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
 
 
@@ -61,9 +62,10 @@ class FilterPlan:
         self.names = [name for name, _ in named]
         self._shapes = [tuple(parameter.shape) for _, parameter in named]
         self._hold([parameter for _, parameter in named])
-        device = named[0][1].device if named else torch.device("cpu")
-        self._texts = ops.as_text(self.spec)
-        choose(backend, self.spec, device)  # a backend that cannot serve is refused here
+        self._graph_name = ops.name_for_graphs(self.spec)
+        self._programs: dict[torch.device, program.Program] = {}
+        self._on_cpu: program.Program | None = None
+        self._program_on(named[0][1].device if named else torch.device("cpu"))
 
     @classmethod
     def for_model(
@@ -111,20 +113,39 @@ class FilterPlan:
         self._hold([own[name] for name in self.names])
         return self
 
+    def _program_on(self, device: torch.device) -> program.Program:
+        """Found once for each device; a backend that cannot serve is refused."""
+        if device not in self._programs:
+            self._programs[device] = program.find(self.spec, self.backend, device)
+            self._on_cpu = self._programs.get(torch.device("cpu"))
+        return self._programs[device]
+
     def filter_grads_(self, grads: Sequence[Tensor | None] | None = None) -> None:
         """Filter the layers' ``.grad``, or ``grads`` given in the plan's order, in place."""
+        if is_compiling():
+            ops.trace(self._listed(grads), self._graph_name, self.backend)
+            return
+        parameters = self._parameters
+        if grads is None and parameters and not self._some_on_meta:
+            # the way of every step: nothing is looked up that the plan knows
+            present = [grad for each in parameters if (grad := each.grad) is not None]
+            if len(present) == len(parameters):
+                at_hand = self._on_cpu if present[0].is_cpu else None
+                (at_hand or self._program_on(present[0].device)).run(present)
+                return
+        ops.apply(self._listed(grads), self.spec, self.backend)
+
+    def _listed(self, grads: Sequence[Tensor | None] | None) -> Sequence[Tensor | None]:
+        """The gradients in the plan's order, some of them missing."""
         if grads is None:
             if self._some_on_meta:
                 self._refuse_meta()
-            grads = [parameter.grad for parameter in self.parameters]
-        elif isinstance(grads, Tensor):
+            return [parameter.grad for parameter in self.parameters]
+        if isinstance(grads, Tensor):
             raise TypeError("grads must be a list of tensors; got a single tensor, pass [grad]")
-        elif len(grads) != len(self.names):
+        if len(grads) != len(self.names):
             raise ValueError(f"the plan has {len(self.names)} layers; got {len(grads)} gradients")
-        if torch.compiler.is_compiling():
-            ops.trace(grads, *self._texts, self.backend)
-            return
-        ops.apply(grads, self.spec, self.backend)
+        return grads
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
         """Filter before every ``optimizer.step()`` until ``handle.remove()``."""
@@ -132,13 +153,18 @@ class FilterPlan:
         return hooks.attach(self, optimizer)
 
     @property
+    def _backend(self) -> Backend:
+        parameters = self.parameters
+        device = parameters[0].device if parameters else torch.device("cpu")
+        return self._program_on(device).backend
+
+    @property
     def layers(self) -> list[LayerPlan]:
         """How each layer is filtered, with error bound and workspace."""
-        device = self.parameters[0].device if self.parameters else torch.device("cpu")
-        backend = choose(self.backend, self.spec, device)
+        backend = self._backend
         layers = []
         for index, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
-            d = signal_length(self._shapes[index], self.spec.batch_dims)
+            d = math.prod(signal_shape(self._shapes[index], self.spec))
             strategy, error_bound, workspace = backend.explain(self.spec, d, index, parameter.dtype)
             layers.append(
                 LayerPlan(
@@ -157,7 +183,6 @@ class FilterPlan:
     def describe(self) -> str:
         """A table of the layers: what is removed, by which strategy, at which cost in memory."""
         layers = self.layers
-        device = self.parameters[0].device if self.parameters else torch.device("cpu")
         header = ("layer", "shape", "d", "cutoff", "strategy", "error", "workspace")
         rows = [
             (
@@ -176,7 +201,7 @@ class FilterPlan:
             "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
             for row in (header, *rows)
         ]
-        backend = choose(self.backend, self.spec, device)
+        backend = self._backend
         total = sum(math.prod(layer.shape) for layer in layers)
         last = f"{len(layers)} layers, {total:,} weights, {self.spec.method} on {backend.NAME}"
         count_launches = getattr(backend, "launches", None)
@@ -190,7 +215,11 @@ class FilterPlan:
         return f"FilterPlan({len(self.names)} layers, {self.spec})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parameters": None}
+        return {**self.__dict__, "_parameters": None, "_programs": {}, "_on_cpu": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        ops.name_for_graphs(self.spec)
 
     def __copy__(self) -> FilterPlan:
         twin = object.__new__(type(self))

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from numbers import Integral, Real
+from typing import Any
 
 from specgrad_kernels import reference
+from specgrad_kernels.design import STRATEGIES
+from specgrad_kernels.kinds import BOUNDARIES, KINDS, METHODS, Kind
+from specgrad_kernels.kinds.base import one_of, whole_number
 
-FUSED_METHODS = ("fft", "lap", "gaussian")
-CONTROL_METHODS = ("fft_high", "random", "l2", "fft2d")
-METHODS = FUSED_METHODS + CONTROL_METHODS
-BOUNDARIES = ("count", "circular", "reflect", "replicate")
-STRATEGIES = ("auto", "dense", "band", "full")
 NONFINITE = ("propagate", "raise")
+FUSED_METHODS = ("fft", "lap", "gaussian")
+"""What the Triton kernels compute."""
 
 Ratio = reference.Ratio
-# samples: a trend that is flat over millions is a mean, and its weights would fill the memory
-WIDEST = 1_000_000
-
-
-def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+_natural_number = whole_number("a non-negative integer", lambda n: n >= 0)
 
 
 def _checked_ratio(value: Ratio) -> Fraction:
@@ -41,27 +34,12 @@ def _checked_ratio(value: Ratio) -> Fraction:
     return ratio
 
 
-def _checked_integer(name: str, value: object, kind: str, valid: Callable[[int], bool]) -> int:
-    """The integer that an int, a numpy integer or a whole float stands for."""
-    whole = isinstance(value, Integral) or (isinstance(value, Real) and value % 1 == 0)
-    if not (whole and valid(int(value))):  # type: ignore[call-overload]
-        raise ValueError(f"{name} must be {kind}; got {value!r}")
-    return int(value)  # type: ignore[call-overload]
-
-
-def _checked_sigma(value: object) -> float:
-    number = float(value) if isinstance(value, (Real, Decimal)) else math.nan
-    if not 0 < number <= WIDEST:
-        raise ValueError(f"sigma must be positive and at most {WIDEST:,}; got {value!r}")
-    return number
-
-
 @dataclass(frozen=True, eq=False)
 class FilterSpec:
     """Which filter, how strong, and how a tensor becomes a signal.
 
-    method: ``fft``, ``lap``, ``gaussian``, or a control: ``fft_high``, ``random``, ``l2``,
-        ``fft2d``.
+    method: the name of a kind: ``fft``, ``lap``, ``gaussian``, ``centralize``, ``spectrum``,
+        or a control: ``fft_high``, ``random``, ``l2``, ``fft2d`` (which leaves 1x1 kernels alone).
     ratio: share of the rFFT bins to suppress, in [0, 1); one number, or one per tensor. It
         is taken as the decimal that was written, so ``0.29`` is exactly 29/100. A tensor
         whose cutoff is 0 is left alone, unless ``window`` or ``sigma`` gives a width.
@@ -75,6 +53,10 @@ class FilterSpec:
     nonfinite: ``propagate`` (an FFT spreads a NaN over its tensor) or ``raise``.
     strategy: how ``fft`` is computed on the CPU: ``auto``, ``dense``, ``band``, ``full``.
     seed: draws the bins of ``random``.
+    group_dims: of ``centralize``: leading dimensions that number the groups whose means are
+        subtracted: 1 for each output filter, 2 for each kernel, 0 for the whole tensor.
+    gains: of ``spectrum``: breakpoints of a frequency, as a share of the highest (Nyquist), and
+        a gain; linear between them, a step where a frequency is repeated.
 
     >>> FilterSpec(ratio=0.1).cutoff(36864)
     1843
@@ -90,31 +72,23 @@ class FilterSpec:
     nonfinite: str = "propagate"
     strategy: str = "auto"
     seed: int = 0
+    group_dims: int = 1
+    gains: Sequence[tuple[float, float]] | None = None
 
     def __post_init__(self) -> None:
-        _one_of("method", self.method, METHODS)
-        _one_of("boundary", self.boundary, BOUNDARIES)
-        _one_of("nonfinite", self.nonfinite, NONFINITE)
-        _one_of("strategy", self.strategy, STRATEGIES)
-        if isinstance(self.ratio, Sequence) and not isinstance(self.ratio, str):
-            object.__setattr__(self, "ratio", tuple(_checked_ratio(r) for r in self.ratio))
-        else:
-            object.__setattr__(self, "ratio", _checked_ratio(self.ratio))
-        checked: dict[str, object] = {
-            "batch_dims": _checked_integer(
-                "batch_dims", self.batch_dims, "a non-negative integer", lambda n: n >= 0
-            ),
-            "seed": _checked_integer("seed", self.seed, "an integer", lambda n: True),
+        one_of("method", self.method, METHODS)
+        one_of("boundary", self.boundary, BOUNDARIES)
+        one_of("nonfinite", self.nonfinite, NONFINITE)
+        one_of("strategy", self.strategy, STRATEGIES)
+        several = isinstance(self.ratio, Sequence) and not isinstance(self.ratio, str)
+        checked: dict[str, Any] = {
+            "ratio": tuple(map(_checked_ratio, self.ratio))  # type: ignore[arg-type]
+            if several
+            else _checked_ratio(self.ratio),  # type: ignore[arg-type]
+            "batch_dims": _natural_number("batch_dims", self.batch_dims),
         }
-        if self.window is not None:
-            checked["window"] = _checked_integer(
-                "window",
-                self.window,
-                f"a positive odd integer below {WIDEST:,}",
-                lambda n: 0 < n < WIDEST and n % 2 == 1,
-            )
-        if self.sigma is not None:
-            checked["sigma"] = _checked_sigma(self.sigma)
+        for kind in KINDS.values():
+            checked |= kind.own_fields(self)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if isinstance(self.order, str):
@@ -124,6 +98,12 @@ class FilterSpec:
             if sorted(permutation) != list(range(len(permutation))):
                 raise ValueError("order must hold every index from 0 to its length - 1 once")
             object.__setattr__(self, "order", permutation)
+        self.kind.check(self)
+
+    @property
+    def kind(self) -> Kind:
+        """What ``method`` names."""
+        return KINDS[self.method]
 
     # Specs are looked up on every call, so comparing them must cost next to nothing.
     def __eq__(self, other: object) -> bool:
@@ -139,12 +119,18 @@ class FilterSpec:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
-    def _identity(self) -> tuple[str, str | Sequence[int] | None]:
-        return self.text, self.order
+    def _identity(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
 
     @cached_property
     def _hash(self) -> int:
         return hash(self._identity)
+
+    @cached_property
+    def handle(self) -> int:
+        """A number that stands for the spec, the same one in every process."""
+        digest = hashlib.blake2b(repr(self._identity).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
 
     def ratio_of(self, index: int) -> Fraction:
         """The ratio of the ``index``-th tensor."""
@@ -179,46 +165,6 @@ class FilterSpec:
         if not isinstance(self.ratio, tuple):
             return self
         return replace(self, ratio=tuple(self.ratio[i] for i in indices))
-
-    @cached_property
-    def text(self) -> str:
-        """The form in which the spec crosses the operator's schema; ``parse`` reads it back."""
-        ratios = self.ratio if isinstance(self.ratio, tuple) else (self.ratio,)
-        joined = ",".join(f"{r.numerator}/{r.denominator}" for r in map(Fraction, ratios))
-        items = {
-            "method": self.method,
-            "ratios": joined if isinstance(self.ratio, tuple) else "",
-            "ratio": "" if isinstance(self.ratio, tuple) else joined,
-            "window": "" if self.window is None else str(self.window),
-            "sigma": "" if self.sigma is None else repr(float(self.sigma)),
-            "boundary": self.boundary,
-            "batch_dims": str(self.batch_dims),
-            "nonfinite": self.nonfinite,
-            "strategy": self.strategy,
-            "seed": str(self.seed),
-        }
-        return ";".join(f"{key}={value}" for key, value in items.items())
-
-    @staticmethod
-    def parse(text: str) -> FilterSpec:
-        """Inverse of ``text``. The order is not part of it: views are permuted before the op."""
-        items = dict(item.split("=", 1) for item in text.split(";"))
-        ratio: Ratio | tuple[Ratio, ...] = items["ratio"]
-        if items["ratios"]:
-            ratio = tuple(items["ratios"].split(","))
-        elif not items["ratio"]:
-            ratio = ()
-        return FilterSpec(
-            method=items["method"],
-            ratio=ratio,
-            window=int(items["window"]) if items["window"] else None,
-            sigma=float(items["sigma"]) if items["sigma"] else None,
-            boundary=items["boundary"],
-            batch_dims=int(items["batch_dims"]),
-            nonfinite=items["nonfinite"],
-            strategy=items["strategy"],
-            seed=int(items["seed"]),
-        )
 
 
 def _check_order(order: str) -> None:

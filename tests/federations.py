@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from specgrad_fl import data, engine
+from specgrad_fl import data, prepare
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.runs import RunDirectory
@@ -45,15 +45,16 @@ def make_engine(tmp_path: Path, small) -> Callable[..., Engine]:
     def make(**settings: Any) -> Engine:
         config = small(**settings)
         dataset = data.load("digits")
-        partition = engine.divide(config, dataset)
+        partition = prepare.divide(config, dataset)
         run = RunDirectory(tmp_path / f"engine{len(made)}")
         run.path.mkdir()
-        made.append(Engine(engine.resolve(config, dataset, partition), dataset, partition, run))
+        resolved = prepare.resolve(config, dataset, partition)
+        made.append(Engine(resolved, dataset, partition, run).start())
         return made[-1]
 
     yield make
     for each in made:
-        each.executor.close()
+        each.close()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from specgrad_fl.engine import resume, train
+    from specgrad_fl.training import resume, train
 
 __all__ = ["Config", "ConfigError", "RunError", "resume", "train"]
 
@@ -23,7 +23,7 @@ __all__ = ["Config", "ConfigError", "RunError", "resume", "train"]
 def __getattr__(name: str) -> Any:
     """Load torch when it is first needed, so that ``--help`` answers at once."""
     if name in ("resume", "train"):
-        from specgrad_fl import engine
+        from specgrad_fl import training
 
-        return getattr(engine, name)
+        return getattr(training, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

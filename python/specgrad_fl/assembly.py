@@ -90,6 +90,13 @@ def split_clients(arrays: dict[str, Tensor]) -> list[Tensor]:
     return list(arrays["indices"].split(arrays["sizes"].tolist()))
 
 
+def count_of(arrays: dict[str, Tensor], part: str) -> int:
+    """Samples to be scored: of the ``test`` set, or ``held_out``."""
+    if part == "test":
+        return len(arrays["test_y"])
+    return len(arrays["held_out"]) if "held_out" in arrays else 0
+
+
 def federation_of(
     blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel
 ) -> methods.Federation:
@@ -144,4 +151,4 @@ def build_runner(
     method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
     samples = Samples(blueprint.kind, arrays, device_of(config))
     partition = dict(enumerate(split_clients(arrays)))
-    return ClientRunner(config, flat, samples, partition, method, board)
+    return ClientRunner(config, flat, samples, partition, method, board, arrays.get("held_out"))

@@ -201,20 +201,20 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    from specgrad_fl import engine, progress
+    from specgrad_fl import engine, progress, training
     from specgrad_fl.runs import run_name
 
     config = Config(**_settings(arguments))
     out = arguments.out or Path("runs") / run_name(config)
     watch = progress.watcher(arguments.quiet) or engine.silent
-    _report(engine.train(config, out, watch))
+    _report(training.train(config, out, watch))
 
 
 def _resume(arguments: argparse.Namespace) -> None:
-    from specgrad_fl import engine, progress
+    from specgrad_fl import engine, progress, training
 
     watch = progress.watcher(arguments.quiet) or engine.silent
-    _report(engine.resume(arguments.run, watch, _settings(arguments)))
+    _report(training.resume(arguments.run, watch, _settings(arguments)))
 
 
 def _report(run: RunDirectory) -> None:
@@ -274,7 +274,6 @@ def _plot(arguments: argparse.Namespace) -> None:
         records = run.records()
         if not records:
             raise RunError(f"{path} has no finished round to draw yet")
-        run.write_csv(records)
         found[str(path) if names.count(name) > 1 else name] = records
     plots.curves(arguments.out, found)
     print(arguments.out)

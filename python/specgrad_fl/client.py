@@ -143,6 +143,7 @@ class ClientRunner:
         partition: Mapping[int, Tensor],
         method: Method,
         board: Board,
+        held_out: Tensor | None = None,
     ) -> None:
         keep_freed_memory()
         self.config = config
@@ -151,6 +152,7 @@ class ClientRunner:
         self.partition = partition
         self.method = method
         self.board = board
+        self.held_out = torch.zeros(0, dtype=torch.int64) if held_out is None else held_out
         self.device = samples.device
         self.plan = filter_plan(flat.model, config)
         self._forward = torch.compile(flat.model) if config.compile else flat.model
@@ -251,15 +253,22 @@ class ClientRunner:
             norm = torch.linalg.vector_norm(g)
             g.mul_((self.config.clip / (norm + 1e-6)).clamp_(max=1.0))
 
+    def count(self, part: str) -> int:
+        """Samples of ``test`` or ``held_out``."""
+        return len(self.samples.test_y) if part == "test" else len(self.held_out)
+
     @torch.inference_mode()
-    def score(self, start: int, stop: int) -> tuple[int, float]:
-        """Right answers and summed loss of the board's scored model on some test samples."""
+    def score(self, part: str, start: int, stop: int) -> tuple[list[int], float]:
+        """Right answers (1 or 0) and summed loss of the board's scored model on some samples."""
         self.flat.model.eval()
-        x, y = self.samples.test_batch(start, stop)
+        if part == "test":
+            x, y = self.samples.test_batch(start, stop)
+        else:
+            x, y = self.samples.train_batch(self.held_out[start:stop])
         with self._autocast():
             logits = self.flat.model(x).float()
         loss = F.cross_entropy(logits, y, reduction="sum")
-        return int((logits.argmax(1) == y).sum()), float(loss)
+        return (logits.argmax(1) == y).int().tolist(), float(loss)
 
     def load_scored(self) -> None:
         """Make the board's scored model the current one."""

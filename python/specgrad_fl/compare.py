@@ -16,7 +16,8 @@ from specgrad_fl.config import Config
 from specgrad_fl.engine import Watcher
 from specgrad_fl.errors import RunError
 from specgrad_fl.fleet import Job
-from specgrad_fl.runs import Record, RunDirectory
+from specgrad_fl.records import Record
+from specgrad_fl.runs import RunDirectory
 
 Summary = dict[str, Any]
 WatcherOf = Callable[[str], Watcher]

@@ -88,6 +88,14 @@ class Config:
     )
     shards_per_client: int = setting(2, "shards a client holds (partition shards)", low=1)
     samples_per_client: int = setting(500, "samples a client holds (feature_shift)", low=1)
+    validation: float = setting(
+        0.0,
+        "share of every client's samples that is held out of training: the best round is chosen "
+        "by them, and they show how well the model serves each client; the test set then is for "
+        "the final number alone",
+        low=0,
+        high=0.9,
+    )
     augment: bool = setting(True, "random flip and crop where the data set allows them")
 
     model: str = setting("resnet8", "a bundled model, or module:factory for one of your own")
@@ -167,7 +175,7 @@ class Config:
         low=0,
         execution=True,
     )
-    threads: int = setting(1, "torch threads of each worker", low=1)
+    threads: int = setting(1, "torch threads of each worker", low=1, high=1024)
     channels_last: bool = setting(True, "memory order of images and activations")
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     compile: bool = setting(False, "torch.compile the model")

@@ -31,10 +31,23 @@ SECONDS_TO_LEAVE = 1.0
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy and mean loss on the test set."""
+    """Of the test set, or of the held-out samples; ``right`` is 1 for each right answer."""
 
-    accuracy: float
+    right: list[int]
     loss: float
+
+    @property
+    def accuracy(self) -> float:
+        return sum(self.right) / len(self.right)
+
+    def by_client(self, sizes: list[int]) -> list[float]:
+        """The accuracy of each client's part; clients without samples are left out."""
+        parts, start = [], 0
+        for size in sizes:
+            if size:
+                parts.append(sum(self.right[start : start + size]) / size)
+            start += size
+        return parts
 
 
 class Executor(Protocol):
@@ -42,6 +55,10 @@ class Executor(Protocol):
 
     board: Board
     processes: int
+
+    def start(self) -> None:
+        """Start what trains the clients."""
+        ...
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
         """Train every client from the board's weights; reports in the order of ``clients``.
@@ -54,8 +71,8 @@ class Executor(Protocol):
         """What the record of the last round should say besides."""
         ...
 
-    def score(self) -> Score:
-        """Evaluate the board's scored model on the whole test set."""
+    def score(self, part: str = "test") -> Score:
+        """Evaluate the board's scored model on all samples of ``test`` or ``held_out``."""
         ...
 
     def memory(self) -> list[float]:
@@ -76,13 +93,14 @@ def spans(count: int, size: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def summed(parts: Iterable[tuple[int, float]], count: int) -> Score:
+def summed(parts: Iterable[tuple[list[int], float]], count: int) -> Score:
     """The score of the whole from its parts, added in their order."""
-    right, loss = 0, 0.0
+    right: list[int] = []
+    loss = 0.0
     for part_right, part_loss in parts:
         right += part_right
         loss += part_loss
-    return Score(right / count, loss / count)
+    return Score(right, loss / count)
 
 
 class InProcess:
@@ -97,15 +115,19 @@ class InProcess:
         self._runner = assembly.build_runner(blueprint, arrays, flat, self.board)
         self._batch = blueprint.config.eval_batch
 
+    def start(self) -> None:
+        """Everything is here already."""
+
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
         return [
             self._runner.train(round_number, lr, client, row) for row, client in enumerate(clients)
         ]
 
-    def score(self) -> Score:
+    def score(self, part: str = "test") -> Score:
         self._runner.load_scored()
-        count = len(self._runner.samples.test_y)
-        return summed((self._runner.score(*span) for span in spans(count, self._batch)), count)
+        count = self._runner.count(part)
+        scored = (self._runner.score(part, *span) for span in spans(count, self._batch))
+        return summed(scored, count)
 
     def remarks(self) -> dict[str, Any]:
         return {}
@@ -124,33 +146,38 @@ class Workers:
     first. Which worker trains a client has no influence on its result.
     """
 
+    board: Board
+
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], layout: Layout, processes: int
     ) -> None:
         self.processes = processes
+        self._blueprint, self._arrays, self._layout = blueprint, arrays, layout
         self._sizes = arrays["sizes"].tolist()
-        self._tests = len(arrays["test_y"])
+        self._counts = {part: assembly.count_of(arrays, part) for part in ("test", "held_out")}
         self._config = blueprint.config
         self._memory = [0.0] * processes
         self._children: list[subprocess.Popen[bytes]] = []
         self._links: list[Connection] = []
-        data_layout = layout_of(arrays)
-        folder = _scratch(data_layout | layout)
+
+    def start(self) -> None:
+        data_layout = layout_of(self._arrays)
+        folder = _scratch(data_layout | self._layout)
         try:
             shared = mapped(data_layout, folder)
-            for name, tensor in arrays.items():
+            for name, tensor in self._arrays.items():
                 shared[name].copy_(tensor)
-            self.board = Board(mapped(layout, folder))
+            self.board = Board(mapped(self._layout, folder))
             message = {
-                "blueprint": blueprint.as_dict(),
+                "blueprint": self._blueprint.as_dict(),
                 "folder": str(folder),
                 "data": data_layout,
-                "board": layout,
+                "board": self._layout,
                 "path": sys.path,
             }
-            for _ in range(processes):
-                self._start(message)
-            for number in range(processes):
+            for _ in range(self.processes):
+                self._start_worker(message)
+            for number in range(self.processes):
                 self._receive(number)
         except BaseException:
             self.close()
@@ -159,7 +186,7 @@ class Workers:
             # mapped memory outlives its name, and a killed run leaves nothing behind
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _start(self, message: dict[str, Any]) -> None:
+    def _start_worker(self, message: dict[str, Any]) -> None:
         ours, theirs = socket.socketpair()
         threads = str(self._config.threads)
         child = subprocess.Popen(
@@ -228,15 +255,16 @@ class Workers:
         self._spread(messages, done)
         return [reports[row] for row in range(len(clients))]
 
-    def score(self) -> Score:
+    def score(self, part: str = "test") -> Score:
         for number in range(self.processes):
             self._send(number, {"load": None})
         for number in range(self.processes):
             self._receive(number)
-        parts: dict[int, tuple[int, float]] = {}
-        messages = [{"score": list(span)} for span in spans(self._tests, self._config.eval_batch)]
+        parts: dict[int, tuple[list[int], float]] = {}
+        count = self._counts[part]
+        messages = [{"score": [part, *span]} for span in spans(count, self._config.eval_batch)]
         self._spread(messages, lambda index, _, value: parts.__setitem__(index, tuple(value)))
-        return summed((parts[index] for index in range(len(messages))), self._tests)
+        return summed((parts[index] for index in range(len(messages))), count)
 
     def remarks(self) -> dict[str, Any]:
         return {}
@@ -272,7 +300,7 @@ def worker_count(config: Config) -> int:
     return min(wanted, config.active) if config.sampling == "uniform" else wanted
 
 
-def start(
+def choose(
     blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
 ) -> Executor:
     """The executor for a configuration."""

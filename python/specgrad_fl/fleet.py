@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specgrad_fl import atomic, engine
+from specgrad_fl import atomic, training
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Watcher
 from specgrad_fl.errors import Diverged, RunError
-from specgrad_fl.runs import Record, RunDirectory, run_name
+from specgrad_fl.records import Record
+from specgrad_fl.runs import RunDirectory, run_name
 
 FINISHED, DIVERGED, REFUSED = "finished", "diverged", "refused"
 FAILURE = "diverged.txt"
@@ -69,8 +70,8 @@ def complete(job: Job, watch: Watcher) -> RunDirectory:
         return run
     if run.exists:
         changes = {"workers": job.config.workers, "data_root": job.config.data_root}
-        return engine.resume(run.path, watch, changes)
-    return engine.train(job.config, run.path, watch)
+        return training.resume(run.path, watch, changes)
+    return training.train(job.config, run.path, watch)
 
 
 def play_one(job: Job, watch: Watcher) -> Outcome:

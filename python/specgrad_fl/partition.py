@@ -6,12 +6,13 @@ it the same on every platform.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import zipfile
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ class Partition:
     mode: what the Dirichlet partition does with an exhausted class; ``""`` for other kinds
     alpha: concentration of the Dirichlet prior; ``nan`` for other kinds
     fingerprint: that of the data set that was divided
+    held_out: samples of each client that nobody trains on; empty where none were asked for
     """
 
     clients: list[Tensor]
@@ -46,11 +48,53 @@ class Partition:
     alpha: float
     seed: int
     fingerprint: str = ""
+    held_out: list[Tensor] = field(default_factory=list)
 
     @property
     def sizes(self) -> list[int]:
         """Samples per client."""
         return [len(indices) for indices in self.clients]
+
+    def arrays(self) -> dict[str, Tensor]:
+        """As tensors that a file or another process can take."""
+        found = {"indices": torch.cat(self.clients), "sizes": torch.tensor(self.sizes)}
+        if self.held_out:
+            found["held_out"] = torch.cat(self.held_out)
+            found["held_out_sizes"] = torch.tensor([len(part) for part in self.held_out])
+        return found
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of who holds what."""
+        found = hashlib.sha256()
+        for name, tensor in self.arrays().items():
+            found.update(name.encode())
+            found.update(tensor.numpy().data)
+        return found.hexdigest()
+
+    def hold_out(self, share: float, seed: int) -> Partition:
+        """Keep a share of every client's samples from training.
+
+        A sample that several clients hold is left out by all of them once one holds it out.
+        """
+        rng = np.random.default_rng(seed)
+        held = [
+            np.sort(rng.permutation(np.unique(samples.numpy()))[: round(share * len(samples))])
+            for samples in self.clients
+        ]
+        away = torch.from_numpy(np.unique(np.concatenate(held)))
+        if not len(away):
+            raise DataError(
+                f"validation is {share}, which is less than one sample of the largest client, who "
+                f"has {max(self.sizes)}; choose more"
+            )
+        kept = [samples[~torch.isin(samples, away)] for samples in self.clients]
+        for client, samples in enumerate(kept):
+            if not len(samples):
+                raise DataError(
+                    f"validation {share} leaves client {client} no sample to train on; choose less"
+                )
+        return replace(self, clients=kept, held_out=[torch.from_numpy(part) for part in held])
 
     def counts(self, labels: Tensor, num_classes: int) -> Tensor:
         """``int64 [clients, num_classes]``: how many samples of each class a client holds."""
@@ -65,7 +109,7 @@ class Partition:
                 f"{dataset.name} has {dataset.fingerprint}; use the data of the first run or "
                 "make a new partition"
             )
-        highest = max(int(held.max()) for held in self.clients)
+        highest = max(int(held.max()) for held in self.clients + self.held_out if len(held))
         if highest >= len(dataset.train_y):
             raise DataError(
                 f"the partition names training sample {highest}, and {dataset.name} has "
@@ -82,25 +126,22 @@ class Partition:
             "fingerprint": self.fingerprint,
         }
         with replacing(Path(path)) as temporary, open(temporary, "wb") as file:
-            np.savez(
-                file,
-                indices=torch.cat(self.clients).numpy(),
-                sizes=np.array(self.sizes, dtype=np.int64),
-                about=np.array(json.dumps(about)),
-            )
+            arrays = {name: tensor.numpy() for name, tensor in self.arrays().items()}
+            np.savez(file, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: Path) -> Partition:
         """Read what :meth:`save` wrote."""
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                indices = torch.from_numpy(arrays["indices"].astype(np.int64, casting="safe"))
-                sizes = arrays["sizes"].tolist()
+                clients = _pieces(arrays["indices"], arrays["sizes"])
+                held: list[Tensor] = []
+                if "held_out" in arrays:
+                    held = _pieces(arrays["held_out"], arrays["held_out_sizes"])
                 about = json.loads(str(arrays["about"]))
-            clients = list(indices.split(sizes))
             if about["alpha"] is None:
                 about["alpha"] = math.nan
-            return cls(clients=clients, **about)
+            return cls(clients=clients, held_out=held, **about)
         except FileNotFoundError as error:
             raise DataError(f"there is no partition at {path}; make one first") from error
         except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError,
@@ -124,6 +165,11 @@ class Partition:
         figure.colorbar(image, label="training samples")
         with replacing(Path(path)) as temporary:
             figure.savefig(temporary, format="png", dpi=120)
+
+
+def _pieces(indices: Indices, sizes: Indices) -> list[Tensor]:
+    whole = torch.from_numpy(indices.astype(np.int64, casting="safe"))
+    return list(whole.split(sizes.tolist()))
 
 
 def make_partition(

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specgrad_fl import atomic
-from specgrad_fl.runs import Record
+from specgrad_fl.records import Record
 
 PANELS = {
     "test_accuracy": "test accuracy",

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from specgrad_fl.config import Config
-from specgrad_fl.runs import Record, RunDirectory
+from specgrad_fl.records import Record
+from specgrad_fl.runs import RunDirectory
 
 if TYPE_CHECKING:
     from specgrad_fl.fleet import Job

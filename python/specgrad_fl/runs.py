@@ -5,7 +5,7 @@ environment.json       machine and versions
 partition.npz, .png    which client holds which samples
 metrics.jsonl          one line for each round; metrics.csv holds the same
 events.out.tfevents.*  for TensorBoard
-last.safetensors       the state after the last stored round
+last.safetensors       the state after the last stored round, with digests of the other files
 best.safetensors       the weights of the best evaluation
 clients/               what clients keep between rounds
 flower/                of a run on Flower: logs, and on one machine the nodes' folders
@@ -15,26 +15,36 @@ curves.png             accuracy and loss by round
 
 from __future__ import annotations
 
-import csv
 import fcntl
-import io
 import json
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from specgrad_fl import atomic, checkpoint, environment, events
+from specgrad_fl import atomic, checkpoint, environment, records
+from specgrad_fl.atomic import PRIVATE, TEMPORARY
+from specgrad_fl.checkpoint import way_back
 from specgrad_fl.config import EXECUTION_KEYS, Config, read_toml, to_toml
 from specgrad_fl.errors import RunError
 from specgrad_fl.partition import Partition
+from specgrad_fl.records import Record, Records
+from specgrad_fl.states import client_path
 
-Record = dict[str, Any]
+_DIGEST_LINE = "# digest of the settings that decide the result: "
+_BEFORE_THE_FIRST_ROUND = (
+    "config.toml",
+    "environment.json",
+    "partition.npz",
+    "partition.png",
+    "metrics.jsonl",
+    "metrics.csv",
+    "last.safetensors",
+)
 
 
 @dataclass
@@ -42,7 +52,8 @@ class State:
     """What a run needs to go on: the facts and tensors of ``last.safetensors``.
 
     rounds: rounds done; best: best accuracy so far and its round
-    client_rounds: round of the newest stored state of each client
+    client_rounds: round of the newest stored state of each client; client_digests: of those files
+    metrics, partition: digests of what those files held
     """
 
     rounds: int = 0
@@ -50,6 +61,9 @@ class State:
     best_round: int = 0
     fingerprint: str = ""
     client_rounds: dict[int, int] = field(default_factory=dict)
+    client_digests: dict[int, str] = field(default_factory=dict)
+    metrics: str = ""
+    partition: str = ""
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -65,6 +79,8 @@ class RunDirectory:
         self.partition_path = self.path / "partition.npz"
         self.summary_path = self.path / "summary.json"
         self.clients_path = self.path / "clients"
+        self._environment_path = self.path / "environment.json"
+        self._heatmap_path = self.path / "partition.png"
 
     @property
     def exists(self) -> bool:
@@ -76,17 +92,39 @@ class RunDirectory:
         """Whether the run came to its end."""
         return self.summary_path.is_file()
 
+    def check_new(self) -> None:
+        """Refuse a folder that holds anything, a run or somebody's files."""
+        if self.exists:
+            raise RunError(
+                f"{self.path} already holds a run; continue it with `specgrad-fl resume "
+                f"{self.path}` or choose another --out"
+            )
+        try:
+            found = sorted(self.path.iterdir()) if self.path.is_dir() else []
+        except OSError as error:
+            raise self._unwritable(error) from error
+        for path in found:
+            # what a run leaves that was killed before it began
+            if path.name.endswith(TEMPORARY) or (path.name == "lock" and not path.stat().st_size):
+                continue
+            raise RunError(
+                f"{self.path} is not empty: it holds {path.name}; choose a new folder as --out, "
+                "a run never shares one with other files"
+            )
+
+    def _unwritable(self, error: OSError) -> RunError:
+        return RunError(f"cannot write to {self.path}: {error.strerror}; choose another --out")
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Only one process may continue a run; the lock ends with the process, however it ends."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / "lock", "w")  # noqa: SIM115 - held for the block
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=PRIVATE, exist_ok=True)
+            handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as error:
-            raise RunError(
-                f"cannot write to {self.path}: {error.strerror}; choose another --out"
-            ) from error
-        with lock:
+            raise self._unwritable(error) from error
+        with os.fdopen(handle) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -97,46 +135,67 @@ class RunDirectory:
             yield
 
     def create(self, config: Config) -> None:
-        """Begin a run."""
-        atomic.write_text(self.path / "environment.json", _json(environment.report()))
-        atomic.write_text(self.config_path, to_toml(config.as_dict()))
+        """Begin a run: from here on the folder is one, and nobody else's to read."""
+        try:
+            self.path.chmod(PRIVATE)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self.reconfigure(config)
+        atomic.write_text(self._environment_path, _json(environment.report()))
+
+    def discard(self) -> None:
+        """Remove a run that came to nothing, and no file besides."""
+        for name in _BEFORE_THE_FIRST_ROUND:
+            (self.path / name).unlink(missing_ok=True)
+        for path in self.path.glob("events.out.tfevents.*.specgrad"):
+            path.unlink()
+        (self.path / "lock").unlink(missing_ok=True)
+        with suppress(OSError):  # somebody put a file there meanwhile
+            self.path.rmdir()
 
     def reconfigure(self, config: Config) -> None:
-        """Change settings that have no effect on the result."""
-        atomic.write_text(self.config_path, to_toml(config.as_dict()))
+        """Write the configuration, and what tells whether its decisive settings were changed."""
+        text = f"{_DIGEST_LINE}{config.digest}\n{to_toml(config.as_dict())}"
+        atomic.write_text(self.config_path, text)
 
     def config(self) -> Config:
         """The configuration the run was begun with."""
         if not self.exists:
             raise RunError(f"{self.path} is not a run directory: it has no config.toml")
-        return Config(**read_toml(self.config_path))
+        config = Config(**read_toml(self.config_path))
+        first = self.config_path.read_text(encoding="utf-8").partition("\n")[0]
+        if first.startswith("#") and first != _DIGEST_LINE + config.digest:
+            raise RunError(
+                f"{self.config_path} has changed since the run began: its settings do not have "
+                f"the digest in its first line; {way_back()}"
+            )
+        return config
 
     def save_partition(self, partition: Partition, labels: Tensor, num_classes: int) -> None:
         """Store the partition and its heat map."""
-        try:
-            partition.save(self.partition_path)
-            partition.heatmap(self.path / "partition.png", labels, num_classes)
-        except OSError as error:
-            raise atomic.cannot_write(self.partition_path, error) from error
+        partition.save(self.partition_path)
+        partition.heatmap(self._heatmap_path, labels, num_classes)
+
+    def complete(self, partition: Partition, labels: Tensor, num_classes: int) -> None:
+        """Write what a run lacks that was killed before its first round."""
+        if not self._environment_path.is_file():
+            atomic.write_text(self._environment_path, _json(environment.report()))
+        if not self._heatmap_path.is_file():
+            partition.heatmap(self._heatmap_path, labels, num_classes)
 
     def save_state(self, state: State, config: Config) -> None:
         """Store the state after a round."""
-        facts = {
-            "rounds": state.rounds,
-            "best_accuracy": state.best_accuracy,
-            "best_round": state.best_round,
-            "client_rounds": {str(k): v for k, v in state.client_rounds.items()},
-            "config": config.digest,
-            "fingerprint": state.fingerprint,
-        }
-        checkpoint.save(self.last_path, state.tensors, facts)
+        facts = {k: v for k, v in vars(state).items() if k != "tensors"}
+        checkpoint.save(self.last_path, state.tensors, {**facts, "config": config.digest})
 
     def load_state(self, config: Config, fingerprint: str) -> State:
         """The stored state, or a new one where none was stored yet."""
         if not self.last_path.is_file():
+            if self.records():
+                raise checkpoint.missing(self.last_path)
             return State(fingerprint=fingerprint)
         tensors, facts = checkpoint.load(self.last_path)
-        if facts.get("config") != config.digest:
+        if facts.pop("config", None) != config.digest:
             raise RunError(
                 f"{self.last_path} belongs to another configuration than {self.config_path}; "
                 "restore the file that was changed or start a new run"
@@ -146,89 +205,51 @@ class RunDirectory:
                 f"the data have changed since this run began: fingerprint {fingerprint}, not "
                 f"{facts['fingerprint']}; restore them or start a new run"
             )
-        return State(
-            rounds=facts["rounds"],
-            best_accuracy=facts["best_accuracy"],
-            best_round=facts["best_round"],
-            fingerprint=fingerprint,
-            client_rounds={int(k): v for k, v in facts["client_rounds"].items()},
-            tensors=tensors,
-        )
+        for name in ("client_rounds", "client_digests"):
+            facts[name] = {int(k): v for k, v in facts.get(name, {}).items()}
+        return State(**facts, tensors=tensors)
+
+    def facts(self) -> dict[str, Any]:
+        """What the stored state says besides its tensors; nothing where none was stored yet."""
+        return checkpoint.load(self.last_path)[1] if self.last_path.is_file() else {}
 
     def load_rounds(self) -> int:
         """How many rounds the stored state has seen."""
-        if not self.last_path.is_file():
-            return 0
-        return checkpoint.load(self.last_path)[1]["rounds"]
+        return self.facts().get("rounds", 0)
+
+    def changed(self, path: Path) -> RunError:
+        """The refusal for a file that is not the one that the run wrote."""
+        return RunError(f"{path} has changed since it was written; {way_back()}")
+
+    def verify(self, summarise: Callable[[list[Record], Config], Record]) -> None:
+        """Refuse a finished run whose files are not those that it wrote."""
+        config = self.config()
+        state = self.load_state(config, self.facts().get("fingerprint", ""))
+        found = Records(self.metrics_path)
+        found.check(state.rounds, state.metrics)
+        if state.partition and Partition.load(self.partition_path).digest != state.partition:
+            raise self.changed(self.partition_path)
+        checkpoint.load(self.best_path)
+        for client, number in state.client_rounds.items():
+            if client in state.client_digests:
+                path = client_path(self.clients_path, client, number)
+                checkpoint.load(path, state.client_digests[client])
+        stored = self.summary()
+        expected = summarise(list(found), config)
+        if any(stored[name] != value for name, value in expected.items() if name in stored):
+            raise self.damaged_summary()
 
     def records(self) -> list[Record]:
-        """The rounds in ``metrics.jsonl``; a torn last line, left by a crash, is not one."""
-        if not self.metrics_path.is_file():
-            return []
-        records = []
-        lines = self.metrics_path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines, start=1):
-            if not line:
-                continue
-            try:
-                record = json.loads(line)
-                int(record["round"])
-            except (ValueError, TypeError, KeyError) as error:
-                if number >= len(lines):
-                    break
-                raise RunError(
-                    f"line {number} of {self.metrics_path} is damaged; restore the file"
-                ) from error
-            records.append(record)
-        return records
+        """The rounds that were written so far."""
+        return records.read(self.metrics_path)
 
-    def rewind(self, rounds: int) -> list[Record]:
-        """Forget what was written after the stored round, and what a crash left half written."""
-        kept = [record for record in self.records() if record["round"] <= rounds]
-        if len(kept) != rounds:
-            raise RunError(
-                f"{self.metrics_path} has {len(kept)} of the {rounds} rounds that the checkpoint "
-                "has seen; restore the file or start a new run"
-            )
-        for litter in self.path.glob(f"*{atomic.TEMPORARY}"):
-            if litter.is_file():
-                litter.unlink()
-        atomic.write_text(self.metrics_path, "".join(_line(record) for record in kept))
-        self._rewrite_events(kept)
-        return kept
-
-    def append(self, record: Record) -> None:
-        """Add a round to ``metrics.jsonl`` and to the TensorBoard events."""
-        try:
-            with open(self.metrics_path, "a", encoding="utf-8") as file:
-                file.write(_line(record))
-                file.flush()
-                os.fsync(file.fileno())
-            events.append_scalars(
-                self._events_path(), record["time"], record["round"], scalars(record)
-            )
-        except OSError as error:
-            raise atomic.cannot_write(self.metrics_path, error) from error
-
-    def _events_path(self) -> Path:
-        found = sorted(self.path.glob("events.out.tfevents.*.specgrad"))
-        return found[0] if found else self.path / events.file_name(time.time())
-
-    def _rewrite_events(self, records: list[Record]) -> None:
-        path = self._events_path()
-        path.unlink(missing_ok=True)
-        for record in records:
-            events.append_scalars(path, record["time"], record["round"], scalars(record))
-
-    def write_csv(self, records: list[Record]) -> None:
-        """All rounds as a table; nested numbers get dotted names."""
-        rows = [flattened(record) for record in records]
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        atomic.write_text(self.path / "metrics.csv", text.getvalue())
+    def rewind(self, state: State) -> Records:
+        """The records as they were when the state was stored, and no half-written file."""
+        for litter in self.path.glob(f"*{TEMPORARY}"):
+            litter.unlink()
+        found = Records(self.metrics_path)
+        found.rewind(state.rounds, state.metrics)
+        return found
 
     def write_summary(self, summary: Record) -> None:
         """Mark the run as finished."""
@@ -243,10 +264,14 @@ class RunDirectory:
         except ValueError:
             found = None
         if not (isinstance(found, dict) and "final_accuracy" in found):
-            raise RunError(
-                f"{self.summary_path} is damaged; delete it and resume the run to write it again"
-            )
+            raise self.damaged_summary()
         return found
+
+    def damaged_summary(self) -> RunError:
+        """The refusal for results that cannot be right."""
+        return RunError(
+            f"{self.summary_path} is damaged; delete it and resume the run to write it again"
+        )
 
 
 def run_name(config: Config) -> str:
@@ -262,27 +287,6 @@ def run_name(config: Config) -> str:
     return "-".join(part.replace(":", ".").replace("/", "_") for part in parts)
 
 
-def flattened(record: Record, prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted names, lists left out.
-
-    >>> flattened({"round": 1, "seconds": {"filter": 0.5}, "clients": [1, 2]})
-    {'round': 1, 'seconds.filter': 0.5}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            flat.update(flattened(value, f"{prefix}{key}."))
-        elif not isinstance(value, list):
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def scalars(record: Record) -> dict[str, float]:
-    """The numbers of a record that are worth a curve."""
-    flat = flattened({k: v for k, v in record.items() if k not in ("round", "time")})
-    return {name.replace(".", "/"): float(value) for name, value in flat.items()}
-
-
 def check_same(stored: Config, asked: dict[str, Any]) -> dict[str, Any]:
     """The changes that do not touch the result; a :class:`RunError` for any other."""
     for name, value in asked.items():
@@ -296,7 +300,3 @@ def check_same(stored: Config, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2) + "\n"
-
-
-def _line(record: Record) -> str:
-    return json.dumps(record) + "\n"

@@ -7,17 +7,24 @@ safely stored. So a run killed at any moment finds every file of its last checkp
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from specgrad_fl import atomic, checkpoint
-from specgrad_fl.errors import RunError
+from specgrad_fl.atomic import PRIVATE
 
 Vectors = dict[str, Tensor]
+# the names of the files; whatever else is in the folder is not ours to remove
+_OURS = re.compile(rf"\d{{6,}}-\d{{6,}}\.safetensors({re.escape(atomic.TEMPORARY)})?")
+
+
+def client_path(folder: Path, client: int, round_number: int) -> Path:
+    """The file of a client's state after a round."""
+    return folder / f"{client:06d}-{round_number:06d}.safetensors"
 
 
 class ClientRounds:
@@ -47,7 +54,12 @@ class ClientRounds:
         """The round of the newest state of each client."""
         return dict(self._round)
 
-    def restore(self, rounds: dict[int, int]) -> None:
+    @property
+    def digests(self) -> dict[int, str]:
+        """Of what is stored here of each client: nothing."""
+        return {}
+
+    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
         """Go back to the states that a checkpoint lists."""
         self._round = dict(rounds)
         self._stored = dict(rounds)
@@ -69,9 +81,15 @@ class ClientStates(ClientRounds):
         self._capacity = int(ram_mib * 2**20 // bytes_each)
         self._recent: OrderedDict[int, Vectors] = OrderedDict()
         self._unwritten: set[int] = set()
+        self._digests: dict[int, str] = {}
+
+    @property
+    def digests(self) -> dict[int, str]:
+        """Of the stored state of each client."""
+        return dict(self._digests)
 
     def _path(self, client: int, round_number: int) -> Path:
-        return self.folder / f"{client:06d}-{round_number:06d}.safetensors"
+        return client_path(self.folder, client, round_number)
 
     def get(self, client: int) -> Vectors:
         """The state of a client."""
@@ -80,16 +98,13 @@ class ClientStates(ClientRounds):
             return self._recent[client]
         if client not in self._round:
             return {name: torch.zeros(self.size) for name in self.names}
-        path = self._path(client, self._round[client])
-        try:
-            state = load_file(path)
-        except Exception as error:  # safetensors raises its own type, and OSError
-            raise RunError(
-                f"the state of client {client} cannot be read from {path}: {error}; the run "
-                "cannot be continued without it"
-            ) from error
+        state = self._read(client)
         self._keep(client, state)
         return state
+
+    def _read(self, client: int) -> Vectors:
+        path = self._path(client, self._round[client])
+        return checkpoint.load(path, self._digests.get(client, ""))[0]
 
     def put(self, client: int, round_number: int, state: Vectors) -> None:
         """Store the state that a client has after a round."""
@@ -106,8 +121,9 @@ class ClientStates(ClientRounds):
                 self._write(oldest, vectors)
 
     def _write(self, client: int, state: Vectors) -> None:
-        atomic.make_folder(self.folder)
-        checkpoint.save(self._path(client, self._round[client]), state, {})
+        atomic.make_folder(self.folder, PRIVATE)
+        path = self._path(client, self._round[client])
+        self._digests[client] = checkpoint.save(path, state, {})
         self._unwritten.discard(client)
 
     def flush(self) -> dict[int, int]:
@@ -116,18 +132,13 @@ class ClientStates(ClientRounds):
             self._write(client, self._recent[client])
         return dict(self._round)
 
-    def restore(self, rounds: dict[int, int]) -> None:
-        """Go back to the states that a checkpoint lists."""
+    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
+        """Go back to the states that a checkpoint lists, each of them read once."""
         self._recent.clear()
         self._unwritten.clear()
-        self._round = dict(rounds)
-        for client, round_number in rounds.items():
-            path = self._path(client, round_number)
-            if not path.is_file():
-                raise RunError(
-                    f"the checkpoint needs {path}, which is missing; restore the file or start "
-                    "a new run"
-                )
+        self._round, self._digests = dict(rounds), dict(digests)
+        for client in rounds:
+            self._read(client)
         self.sweep()
 
     def sweep(self) -> None:
@@ -136,7 +147,7 @@ class ClientStates(ClientRounds):
             return
         needed = {self._path(client, number) for client, number in self._round.items()}
         for path in self.folder.iterdir():
-            if path not in needed:
+            if path not in needed and _OURS.fullmatch(path.name):
                 path.unlink()
 
     @property

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, suggest
-from specgrad_fl.runs import Record
+from specgrad_fl.records import Record
 
 LAST = 10
 # what runs are compared by: its key in a summary, and what it is
@@ -31,7 +33,6 @@ def summarise(records: list[Record], config: Config) -> dict[str, Any]:
     the first evaluated round that reaches the target, ``None`` if none does.
     """
     scored = [r for r in records if "test_accuracy" in r]
-    best = max(scored, key=lambda r: r["test_accuracy"])
     recent = [r["test_accuracy"] for r in scored if r["round"] > len(records) - LAST]
     reached = [r["round"] for r in scored if r["test_accuracy"] >= config.target]
     seconds = sum(r["seconds"]["round"] for r in records)
@@ -41,8 +42,7 @@ def summarise(records: list[Record], config: Config) -> dict[str, Any]:
         "seed": config.seed,
         "rounds": len(records),
         "final_accuracy": scored[-1]["test_accuracy"],
-        "best_accuracy": best["test_accuracy"],
-        "best_round": best["round"],
+        **_best(records),
         "mean_last_10": statistics.fmean(recent),
         "evaluations_in_last_10": len(recent),
         "target": config.target,
@@ -54,6 +54,42 @@ def summarise(records: list[Record], config: Config) -> dict[str, Any]:
         "peak_mib": max(sum(r["memory_mib"].values()) for r in records),
         "bytes_up": sum(r["bytes_up"] for r in records),
         "bytes_down": sum(r["bytes_down"] for r in records),
+    }
+
+
+def _best(records: list[Record]) -> dict[str, Any]:
+    """The best round: by the held-out samples where there are any, else by the test set."""
+    checked = [r for r in records if "validation_accuracy" in r]
+    if not checked:
+        best = max((r for r in records if "test_accuracy" in r), key=lambda r: r["test_accuracy"])
+        return {
+            "best_accuracy": best["test_accuracy"],
+            "best_round": best["round"],
+            "chosen_on": "test",
+        }
+    best = max(checked, key=lambda r: r["validation_accuracy"])
+    recent = [r["validation_accuracy"] for r in checked if r["round"] > len(records) - LAST]
+    return {
+        "best_round": best["round"],
+        "chosen_on": "validation",
+        "validation_accuracy": checked[-1]["validation_accuracy"],
+        "best_validation_accuracy": best["validation_accuracy"],
+        "validation_mean_last_10": statistics.fmean(recent),
+        "client_accuracy": checked[-1]["client_accuracy"],
+    }
+
+
+def client_statistics(accuracies: Sequence[float]) -> dict[str, float]:
+    """Over clients: the mean, the standard deviation, and the mean of the worst tenth.
+
+    >>> client_statistics([0.5, 1.0])
+    {'mean': 0.75, 'spread': 0.25, 'worst_decile': 0.5}
+    """
+    worst = sorted(accuracies)[: math.ceil(len(accuracies) / 10)]
+    return {
+        "mean": statistics.fmean(accuracies),
+        "spread": statistics.pstdev(accuracies),
+        "worst_decile": statistics.fmean(worst),
     }
 
 

@@ -39,6 +39,11 @@ class Backend(Protocol):
 BACKENDS: tuple[Backend, ...] = (triton, cpp, torch_ref)
 # Read once: on every call it would cost more than everything else this module does.
 _FROM_ENVIRONMENT = os.environ.get("SPECGRAD_BACKEND") or "auto"
+_NAMES = ("auto", *(backend.NAME for backend in BACKENDS))
+if _FROM_ENVIRONMENT not in _NAMES:
+    raise ValueError(
+        f"SPECGRAD_BACKEND must be one of {', '.join(_NAMES)}, or unset; got {_FROM_ENVIRONMENT!r}"
+    )
 
 
 def report() -> dict[str, str | None]:
@@ -66,8 +71,7 @@ def _choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
             if reason:
                 raise RuntimeError(f"backend {name!r} was asked for but cannot serve: {reason}")
             return backend
-    names = ", ".join(["auto"] + [backend.NAME for backend in BACKENDS])
-    raise ValueError(f"backend must be one of {names}; got {name!r}")
+    raise ValueError(f"backend must be one of {', '.join(_NAMES)}; got {name!r}")
 
 
 def choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:

@@ -1,17 +1,22 @@
-"""The native CPU backend: ``csrc/`` behind the operator's CPU key."""
+"""The native CPU backend: ``csrc/`` fed with the numbers of a design."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from specgrad_kernels import checks
-from specgrad_kernels.spec import FUSED_METHODS, FilterSpec
+from specgrad_kernels import checks, design
+from specgrad_kernels.kinds import BOUNDARIES, Bins, Numbers
+from specgrad_kernels.layout import collapse, signal_shape
+from specgrad_kernels.overlap import extent
+from specgrad_kernels.spec import FilterSpec
 
 NAME = "cpp"
 
@@ -19,22 +24,45 @@ _REMEDY = (
     "install a C++17 compiler and run "
     "'pip install --no-build-isolation --force-reinstall --no-deps .' in the source tree"
 )
+_STRATEGIES = ("dense", "band", "full", "padded", "box", "weights")
+_UNKNOWN_LAYOUT, _INTERLEAVED, _NONFINITE = 1, 2, 3
+"""Why the kernel wrote nothing; 0 is done."""
 
 
-def _load() -> tuple[ModuleType | None, str | None]:
-    """The plan-design module with the operator's library loaded, or why there is none."""
+def _load() -> str | None:
+    """Load the library; why there is none."""
     libraries = sorted(Path(__file__).parent.parent.glob("_kernels*.so"))
     if not libraries:
-        return None, f"the native library was not built ({_REMEDY})"
+        return f"the native library was not built ({_REMEDY})"
     try:
         torch.ops.load_library(libraries[0])
-        module = importlib.import_module("specgrad_kernels._design")
-    except (OSError, ImportError, RuntimeError) as error:
-        return None, f"the native library does not load: {error} ({_REMEDY})"
-    return module, None
+    except (OSError, RuntimeError) as error:
+        return f"the native library does not load: {error} ({_REMEDY})"
+    return None
 
 
-design, _WHY_NOT = _load()
+def _load_cpu() -> ModuleType | None:
+    """The module that tells what this CPU runs. Nothing depends on it but the report."""
+    try:
+        return importlib.import_module("specgrad_kernels._cpu")
+    except ImportError:
+        return None
+
+
+_WHY_NOT = _load()
+_NATIVE = torch.ops.specgrad_native
+cpu = _load_cpu()
+if _WHY_NOT is None:
+    # refuses a SPECGRAD_ISA that names no instruction set, at import
+    INSTRUCTION_SET: str | None = _NATIVE.instruction_set()
+    _BYTES_A_VECTOR: int = _NATIVE.bytes_a_vector()
+    _run = _NATIVE.run.default._op
+else:
+    INSTRUCTION_SET = None
+
+
+# torch.autograd.graph.increment_version without its look at the argument
+_increment_version = torch._C._increment_version
 
 
 def why_not() -> str | None:
@@ -43,28 +71,107 @@ def why_not() -> str | None:
 
 
 def serves(spec: FilterSpec, device: torch.device) -> str | None:
-    """Fused methods on CPU tensors."""
+    """Every kind that has numbers, on CPU tensors."""
     if device.type != "cpu":
         return f"it filters CPU tensors; these are on {device}"
-    if spec.method not in FUSED_METHODS:
+    if not spec.kind.has_numbers:
         return f"method {spec.method!r} is a control that only the torch backend computes"
     return None
 
 
+# one call for the whole list, where this torch has it
+_any_requires_grad: Callable[..., bool] = getattr(
+    torch._C, "_any_requires_grad", lambda *grads: any(grad.requires_grad for grad in grads)
+)
+
+
 def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """Filter in place. The kernel only recognises bad input; the checks explain it."""
-    for grad in grads:
-        if type(grad) is not Tensor or grad.requires_grad or not grad.is_cpu:
-            checks.check_grads(grads, spec)
-            break
     try:
-        torch.ops.specgrad.filter_grads_.default(grads, spec.text)
-    except (RuntimeError, ValueError):
+        refused = _any_requires_grad(*grads) or _run(grads, spec.handle)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
         checks.check_grads(grads, spec)
-        if spec.nonfinite == "raise":
-            checks.check_finite(grads)
         raise
-    torch.autograd.graph.increment_version(grads)
+    if refused:
+        _run_after_checks(grads, spec)
+    _increment_version(grads)
+
+
+def _run_after_checks(grads: Sequence[Tensor], spec: FilterSpec) -> None:
+    """What is new, such as layouts or slices of one tensor, is looked at once and remembered."""
+    checks.check_grads(grads, spec)
+    outcome = _run(grads, spec.handle, True)
+    if outcome == _UNKNOWN_LAYOUT:
+        _compile(grads, spec)
+        outcome = _run(grads, spec.handle, True)
+    if outcome == _NONFINITE:
+        checks.check_finite(grads)
+
+
+class _Designs:
+    """Designs laid end to end, each kept once, as the kernel reads them."""
+
+    def __init__(self, spec: FilterSpec) -> None:
+        self._spec = spec
+        self._known: dict[Hashable, int] = {}
+        self.integers: list[int] = []
+        self.values: list[np.ndarray] = [np.empty(0)]
+
+    def add(self, shape: Sequence[int], index: int, dtype: torch.dtype) -> int:
+        """Number of the design for a signal, -1 for the identity."""
+        parameters = self._spec.kind.parameters(self._spec, shape, index)
+        if parameters is None:
+            return -1
+        key = (parameters, math.prod(shape), dtype == torch.float64)
+        if key not in self._known:
+            numbers = self._spec.kind.numbers(parameters, key[1], self._spec)
+            assert numbers is not None
+            self._known[key] = len(self._known)
+            self._append(numbers, *key[1:])
+        return self._known[key]
+
+    def _append(self, numbers: Numbers, d: int, double: bool) -> None:
+        if isinstance(numbers, Bins):
+            chosen = _low_band(numbers, d, double, self._spec.strategy)
+            grid, gains = chosen.grid, chosen.gains
+            form = [_STRATEGIES.index(chosen.strategy), double, d, chosen.hop, chosen.width]
+            self.integers += [*form, grid.rows, grid.columns, len(gains), 0]
+            self.values += [np.array([chosen.cost]), chosen.taps, gains]
+            return
+        weights, boundary = numbers.weights, BOUNDARIES.index(numbers.boundary)
+        form = [_STRATEGIES.index("box" if numbers.box else "weights"), double, d, 0, 0]
+        self.integers += [*form, 0, 0, len(weights), boundary]
+        self.values += [np.zeros(1), weights]
+
+    @property
+    def as_arguments(self) -> tuple[list[int], Tensor]:
+        """The integers of all designs, and their values."""
+        return self.integers, torch.from_numpy(np.concatenate(self.values))
+
+
+def _lanes(double: bool) -> int:
+    return _BYTES_A_VECTOR // (8 if double else 4)
+
+
+def _low_band(numbers: Bins, d: int, double: bool, strategy: str) -> design.LowBand:
+    return design.remove_low_band(d, numbers.removed, double, _lanes(double), strategy)
+
+
+def _compile(grads: Sequence[Tensor], spec: FilterSpec) -> None:
+    """Hand the program for gradients of these layouts to the library."""
+    designs = _Designs(spec)
+    tensors: list[int] = []
+    for index, grad in enumerate(grads):
+        empty = grad.numel() == 0
+        shape = signal_shape(grad.shape, spec)
+        stack = grad.dim() - len(shape)
+        start, end = (0, 0) if empty else extent(grad)
+        number = -1 if empty else designs.add(shape, index, grad.dtype)
+        tensors += [number, end - start, stack, *grad.shape[:stack], *grad.stride()[:stack]]
+        for first in (0, stack):
+            sizes, strides = collapse(grad.shape[first:], grad.stride()[first:])
+            tensors += [len(sizes), *sizes, *strides]
+    _NATIVE.load(grads, spec.handle, *designs.as_arguments, tensors, spec.nonfinite == "raise")
 
 
 def release_memory() -> tuple[int, int]:
@@ -72,17 +179,27 @@ def release_memory() -> tuple[int, int]:
 
     Tables of the last 256 lists of layers and specs are kept, up to 64 MiB.
     """
-    return (0, 0) if design is None else torch.ops.specgrad.release_memory()
+    return (0, 0) if _WHY_NOT else _NATIVE.release_memory()
 
 
 def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[str, float, int]:
     """Strategy, error bound and workspace in bytes of one contiguous layer."""
-    assert design is not None
-    precision = "double" if dtype == torch.float64 else "single"
-    layer = design.explain(spec.text, index, d, precision, dtype.itemsize >= 4)
-    strategy, error_bound = layer["strategy"], layer["error_bound"]
-    if strategy != "identity" and dtype.itemsize < 4:
-        error_bound += torch.finfo(dtype).eps / 2  # computed in float32, rounded once at the end
-    if strategy == "band":
-        strategy = f"band /{layer['hop']}, window {layer['width']}"
-    return strategy, error_bound, layer["workspace_bytes"]
+    parameters = spec.kind.parameters(spec, (d,), index)
+    if parameters is None:
+        return "identity", 0.0, 0
+    double = dtype == torch.float64
+    numbers = spec.kind.numbers(parameters, d, spec)
+    assert numbers is not None
+    if isinstance(numbers, Bins):
+        chosen = _low_band(numbers, d, double, spec.strategy)
+        name = chosen.strategy
+        if name == "band":
+            name = f"band /{chosen.hop}, window {chosen.width}"
+        bound = chosen.error_bound
+    else:
+        name = spec.method
+        bound = numbers.norm * design.average_rounding(double, numbers.radius, numbers.box)
+    designs = _Designs(spec)
+    designs.add((d,), index, dtype)
+    workspace = _NATIVE.workspace_bytes(*designs.as_arguments, dtype.itemsize >= 4)
+    return name, bound + design.stored_rounding(dtype, numbers.norm), workspace

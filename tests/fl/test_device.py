@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pretended import DEVICE, OnDevice, second_gpu
-from specgrad_fl import data, engine, environment
+from specgrad_fl import data, engine, environment, prepare
 from specgrad_fl.errors import ConfigError
 
 from specgrad_kernels import backends
@@ -62,10 +62,10 @@ def test_the_filter_is_asked_about_the_configured_device(monkeypatch, small):
     monkeypatch.setattr(backends.triton, "why_not", lambda: None)
     backends._choose.cache_clear()
     with second_gpu(monkeypatch):
-        engine.check_model(config, dataset)
+        prepare.check_model(config, dataset)
     assert asked == [DEVICE]
     with pytest.raises(ConfigError, match="no such GPU"):
-        engine.check_model(config.replace(device="cpu"), dataset)
+        prepare.check_model(config.replace(device="cpu"), dataset)
     backends._choose.cache_clear()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specgrad_fl import assembly, data, engine
+from specgrad_fl import assembly, data, training
 from specgrad_fl.batches import Format, Samples, stored
 from specgrad_fl.client import ClientRunner
 from specgrad_fl.config import Config
@@ -207,7 +207,7 @@ def test_mixed_precision_trains(tmp_path, small, amp):
     if done.returncode == 2 and b"does not work on this CPU" in done.stderr:
         pytest.skip(done.stderr.decode())
     assert done.returncode == 0, done.stderr
-    plain = engine.train(small(batch_size=50, filter="fft", rounds=2), tmp_path / "plain")
+    plain = training.train(small(batch_size=50, filter="fft", rounds=2), tmp_path / "plain")
     mixed = RunDirectory(tmp_path / "mixed")
     assert mixed.last_path.read_bytes() != plain.last_path.read_bytes()
     losses = [run.records()[0]["train_loss"] for run in (mixed, plain)]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from specgrad_fl import checkpoint, engine
+from specgrad_fl import checkpoint, training
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "trainer.md"
 
@@ -22,7 +22,7 @@ def example(tmp_path, monkeypatch):
 
 def test_runs_with_filter_workers_and_resume(example, tmp_path, small):
     config = small(method=example, options={"beta": 0.9}, filter="fft", rounds=3)
-    one = engine.train(config, tmp_path / "one")
+    one = training.train(config, tmp_path / "one")
 
     class Stop(Exception):
         pass
@@ -32,8 +32,8 @@ def test_runs_with_filter_workers_and_resume(example, tmp_path, small):
             raise Stop
 
     with pytest.raises(Stop):
-        engine.train(config.replace(workers=2), tmp_path / "two", stop)
-    two = engine.resume(tmp_path / "two")
+        training.train(config.replace(workers=2), tmp_path / "two", stop)
+    two = training.resume(tmp_path / "two")
     assert one.last_path.read_bytes() == two.last_path.read_bytes()
     tensors, facts = checkpoint.load(one.last_path)
     assert tensors["server.velocity"].any()

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from specgrad_fl import checkpoint, engine
+from specgrad_fl import checkpoint, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 
@@ -20,8 +20,8 @@ def essence(run) -> list[dict]:
 @pytest.mark.parametrize(("method", "workers"), [("fedavg", 2), ("scaffold", 3)])
 def test_workers_do_not_change_the_result(tmp_path, small, method, workers):
     config = small(method=method, filter="fft", rounds=2)
-    one = engine.train(config, tmp_path / "one")
-    many = engine.train(config.replace(workers=workers), tmp_path / "many")
+    one = training.train(config, tmp_path / "one")
+    many = training.train(config.replace(workers=workers), tmp_path / "many")
     assert essence(one) == essence(many)
     assert one.last_path.read_bytes() == many.last_path.read_bytes()
     assert many.records()[-1]["memory_mib"]["workers"] > 0
@@ -31,8 +31,8 @@ def test_workers_do_not_change_the_result(tmp_path, small, method, workers):
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_depends_on_the_workers(tmp_path, small, method):
     config = small(method=method, filter="fft", rounds=2, sampling="bernoulli")
-    one = engine.train(config, tmp_path / "one")
-    many = engine.train(config.replace(workers=2), tmp_path / "many")
+    one = training.train(config, tmp_path / "one")
+    many = training.train(config.replace(workers=2), tmp_path / "many")
     assert essence(one) == essence(many)
     assert one.last_path.read_bytes() == many.last_path.read_bytes()
 
@@ -54,7 +54,7 @@ def test_a_worker_that_fails_shows_its_traceback(make_engine):
 def test_closing_does_not_wait_for_clients_in_training(make_engine):
     made = make_engine(workers=2, epochs=100_000)
     made.executor._send(0, {"train": [0, 0.1, 0, 0]})
-    made.executor.close()
+    made.close()
     assert made.executor._children[0].returncode == -signal.SIGTERM
 
 
@@ -68,8 +68,8 @@ def test_buffers_are_averaged(tmp_path, small, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = small(model="nets_with_batchnorm:make", rounds=2)
-    one = engine.train(config, tmp_path / "one")
-    two = engine.train(config.replace(workers=2), tmp_path / "two")
+    one = training.train(config, tmp_path / "one")
+    two = training.train(config.replace(workers=2), tmp_path / "two")
     assert one.last_path.read_bytes() == two.last_path.read_bytes()
     tensors, _ = checkpoint.load(one.last_path)
     mean, variance, count = tensors["buffers"].split([4, 4, 1])

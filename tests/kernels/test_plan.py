@@ -180,8 +180,8 @@ def test_describe_names_the_strategy_that_was_asked_for(native, strategy, named)
 
 
 def test_describe_on_the_reference_backend():
-    plan = FilterPlan.for_model(small_model(), FilterSpec(method="random"))
-    assert "stacked random" in plan.describe()
+    plan = FilterPlan.for_model(small_model(), FilterSpec(method="l2"))
+    assert "stacked l2" in plan.describe()
     assert "on torch" in plan.describe()
     assert "0 layers" in FilterPlan([]).describe()
 

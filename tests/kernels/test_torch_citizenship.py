@@ -12,17 +12,63 @@ from process_group import train_in_parallel
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
+from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_, program
+from specgrad_kernels.kinds import METHODS
+
+CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("method", ["fft", "lap", "gaussian"])
-def test_opcheck(method):
-    grads = [torch.randn(1000), torch.randn(16, 8, 3, 3), torch.randn(50, dtype=torch.float64)]
-    spec = FilterSpec(method=method).text
-    torch.library.opcheck(torch.ops.specgrad.filter_grads_.default, (grads, spec))
-    for order in ("", "random:3"):
-        arguments = (grads, spec, order, "torch")
-        torch.library.opcheck(torch.ops.specgrad.filter_grads_as_called_.default, arguments)
+@pytest.mark.parametrize("method", METHODS)
+def test_opcheck(method, backend):
+    shapes = [(16, 8, 3, 3), (7, 5, 5)] if method == "fft2d" else [(1000,), (16, 8, 3, 3)]
+    grads = [torch.randn(*shape) for shape in shapes] + [torch.randn(4, 5, 5).double()]
+    if backend == "cpp" and method in ("l2", "fft2d"):
+        pytest.skip("only the torch backend computes it")
+    for order in (None, "random:3"):
+        spec = FilterSpec(method=method, order=None if method == "fft2d" else order)
+        made = program.find(spec, backend, CPU)
+        torch.library.opcheck(torch.ops.specgrad.filter_grads_.default, (grads, made.handle))
+
+
+def test_there_is_one_operator():
+    assert [name for name in dir(torch.ops.specgrad) if "filter" in name] == ["filter_grads_"]
+    schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("specgrad::")]
+    assert [str(schema) for schema in schemas] == [
+        "specgrad::filter_grads_(Tensor(a!)[] grads, int program) -> ()"
+    ]
+
+
+def test_numbers_of_programs_are_the_same_in_every_process():
+    """Compiled graphs that are kept on disk hold them."""
+    spec = FilterSpec("lap", ratio=[0.1, "1/3"], order="10")
+    code = (
+        "import torch; from specgrad_kernels import FilterSpec, program; "
+        "spec = FilterSpec('lap', ratio=['1/10', '1/3'], order='10'); "
+        "print(program.find(spec, 'torch', torch.device('cpu')).handle)"
+    )
+    assert run_python(code).stdout.strip() == str(program.find(spec, "torch", CPU).handle)
+
+
+def test_an_unknown_program_is_refused():
+    with pytest.raises(RuntimeError, match="program 12345 is not known in this process"):
+        torch.ops.specgrad.filter_grads_([torch.randn(100)], 12345)
+
+
+@pytest.mark.parametrize("options", [{}, {"ratio": [0.1, 0.3]}, {"order": "10"}], ids=str)
+def test_filters_inside_vmap(options, backend):
+    stack, whole = torch.randn(30, 5, 8), torch.randn(40, 6)
+    expected = [truth(stack[:, i], **{**options, "ratio": 0.1}) for i in range(5)]
+
+    def inside(grad):
+        copy, own = grad.clone(), whole.clone()
+        filter_grads_([copy, own], backend=backend, **{"ratio": 0.1, **options})
+        return copy, own
+
+    mapped, unmapped = torch.vmap(inside, in_dims=1)(stack)
+    for index in range(5):
+        assert distance(mapped[index], expected[index]) < 1e-6
+    ratio = options.get("ratio", [0, 0.1])[1]
+    assert distance(unmapped[0], truth(whole, **{**options, "ratio": ratio})) < 1e-6
 
 
 @pytest.mark.slow
@@ -178,12 +224,11 @@ def test_compiled_calls_raise_for_nonfinite_values(backend):
     assert torch.equal(grad.nan_to_num(), before.nan_to_num())
 
 
-def test_operator_refuses_with_its_own_words_inside_a_graph(native):
+def test_operator_refuses_with_the_same_words_inside_a_graph(backend):
     same = torch.randn(100)
-    with pytest.raises((RuntimeError, ValueError), match="share memory"):
-        torch.ops.specgrad.filter_grads_([same, same], FilterSpec().text)
-    with pytest.raises((RuntimeError, ValueError), match="do not compute 'random'"):
-        torch.ops.specgrad.filter_grads_([torch.randn(100)], FilterSpec("random").text)
+    number = program.find(FilterSpec(), backend, CPU).handle
+    with pytest.raises(ValueError, match="share memory"):
+        torch.ops.specgrad.filter_grads_([same, same], number)
 
 
 @pytest.mark.slow
@@ -210,8 +255,9 @@ def test_environment_names_a_backend():
         "import torch; from specgrad_kernels import filter_grads_; filter_grads_([torch.ones(99)])"
     )
     assert run_python(code, SPECGRAD_BACKEND="torch").returncode == 0
-    failed = run_python(code, SPECGRAD_BACKEND="nonsense")
-    assert "backend must be one of" in failed.stderr
+    failed = run_python("import specgrad_kernels", SPECGRAD_BACKEND="nonsense")
+    sentence = "SPECGRAD_BACKEND must be one of auto, triton, cpp, torch, or unset; got 'nonsense'"
+    assert sentence in failed.stderr
 
 
 def test_a_backend_asked_for_by_name_must_serve(native):

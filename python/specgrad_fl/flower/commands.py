@@ -46,6 +46,10 @@ def add_actions(
     node.add_argument("--tls-ca", default="", help="the authority's certificate, ca.crt")
     node.add_argument("--key", default="", help="this node's private key")
     node.add_argument("--port", type=int, default=9094, help="loopback port of its own [9094]")
+    node.add_argument(
+        "--allow", action="append", default=[], metavar="MODULE:NAME",
+        help="a model or method of your own that a server may ask for; repeat it [none]",
+    )  # fmt: skip
     node.add_argument("--device", default="", help="torch device, if not the run's")
     node.add_argument(
         "--poll", type=float, default=0.3, help="seconds between looks for messages, up to 3 [0.3]"
@@ -81,15 +85,15 @@ def _keys(arguments: argparse.Namespace) -> None:
 
 
 def _shards(out: Path, config: Config) -> None:
-    from specgrad_fl import engine
+    from specgrad_fl import prepare
     from specgrad_fl.flower.launch import write_shards
 
     folders = [out / f"node-{number}" for number in range(config.nodes)]
     for folder in folders:
         if folder.exists():
             raise RunError(f"{folder} exists; choose another --out, or remove it")
-    dataset = engine.load_data(config)
-    partition = engine.divide(config, dataset)
+    dataset = prepare.load_data(config)
+    partition = prepare.divide(config, dataset)
     if config.nodes > len(partition.clients):
         raise ConfigError(
             f"nodes is {config.nodes}, and there are {len(partition.clients)} clients; choose at "
@@ -157,6 +161,7 @@ def _node(arguments: argparse.Namespace) -> None:
         key=arguments.key,
         insecure=arguments.insecure,
         device=arguments.device,
+        allow=tuple(arguments.allow),
         poll=arguments.poll,
     )
     code = supernode.run(settings)

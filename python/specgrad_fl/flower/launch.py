@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specgrad_fl import batches, engine
+from specgrad_fl import batches, training
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError, RunError, installing
@@ -167,7 +167,7 @@ def started(run: RunDirectory, dataset: Dataset) -> Iterator[tuple[Control, list
     config, files = run.config(), FlowerFiles(run)
     names = [f"node-{number}" for number in range(min(config.nodes, config.clients))]
     folders = [files.folder / name for name in names]
-    partition = engine.partition_of(run, config, dataset)
+    partition = training.partition_of(run, config, dataset)
     write_shards(config, dataset, partition, [folder / "data" for folder in folders])
     move_states(folders, list(files.folder.glob("node-*")))
     keys = None

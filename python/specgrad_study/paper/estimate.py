@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specgrad_fl import engine
+from specgrad_fl import engine, prepare
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
 from specgrad_fl.engine import Engine
@@ -41,19 +41,19 @@ def kind_of(config: Config) -> str:
 
 def measure(config: Config, dataset: Dataset) -> Pace:
     """Time one client for a few steps, after as many to warm up."""
-    whole = engine.divide(config, dataset)
+    whole = prepare.divide(config, dataset)
     few = STEPS * config.batch_size
     cut = replace(whole, clients=[held[:few] for held in whole.clients])
     plain = config.replace(workers=1, epochs=1)
-    resolved = engine.resolve(plain, dataset, cut)
+    resolved = prepare.resolve(plain, dataset, cut)
     with tempfile.TemporaryDirectory() as folder:
-        trial = Engine(resolved, dataset, cut, RunDirectory(Path(folder)))
+        trial = Engine(resolved, dataset, cut, RunDirectory(Path(folder))).start()
         try:
             trial.executor.train(0, config.lr, [0])
             step = _seconds(lambda: trial.executor.train(0, config.lr, [0]))
             score = _seconds(trial.executor.score)
         finally:
-            trial.executor.close()
+            trial.close()
     steps = math.ceil(len(cut.clients[0]) / config.batch_size)
     return Pace(step / steps, score, sum(whole.sizes) / len(whole.clients))
 
@@ -88,7 +88,7 @@ def estimate(jobs: Sequence[Job]) -> Estimate:
         kind = kind_of(job.config)
         if kind not in paces:
             try:
-                paces[kind] = measure(job.config, engine.load_data(job.config))
+                paces[kind] = measure(job.config, prepare.load_data(job.config))
             except RunError as error:
                 paces[kind] = str(error)
         pace = paces[kind]

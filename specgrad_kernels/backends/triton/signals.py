@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from specgrad_kernels.layout import signal_length
+from specgrad_kernels.layout import collapse, signal_length
 
 MAX_DIMENSIONS = 4
 """Collapsed dimensions that a kernel can walk; a tensor with more is copied."""
@@ -28,28 +27,6 @@ class Signal:
     def strided(self) -> bool:
         """Whether sample ``n`` is anywhere but ``n`` elements after the first."""
         return any(size > 1 for size in self.sizes[:-1]) or self.strides[-1] != 1
-
-
-def collapse(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Merge neighbouring dimensions that are one run in memory.
-
-    >>> collapse((16, 3, 3, 3), (27, 9, 3, 1))
-    ([432], [1])
-    >>> collapse((16, 3, 3, 3), (27, 1, 9, 3))            # channels_last
-    ([16, 3, 9], [27, 1, 3])
-    """
-    sizes: list[int] = []
-    steps: list[int] = []
-    for size, stride in zip(shape, strides, strict=True):
-        if size == 1:
-            continue
-        if sizes and steps[-1] == stride * size:
-            sizes[-1] *= size
-            steps[-1] = stride
-        else:
-            sizes.append(size)
-            steps.append(stride)
-    return sizes or [1], steps or [1]
 
 
 def can_walk(grad: Tensor, batch_dims: int) -> bool:

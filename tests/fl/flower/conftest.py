@@ -13,7 +13,7 @@ from flwr.app.error import Error
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
-from specgrad_fl import engine
+from specgrad_fl import engine, prepare, training
 from specgrad_fl.flower import client_app, launch
 from specgrad_fl.flower.executor import FlowerExecutor
 from specgrad_fl.flower.rundir import FlowerFiles
@@ -85,16 +85,16 @@ class Federation:
 
     def __init__(self, path: Path, config: Any, nodes: int) -> None:
         self.run = RunDirectory(path)
-        dataset = engine.begin(self.run, config)
+        dataset = training.begin(self.run, config)
         self.files = FlowerFiles(self.run)
         self.nodes = {100 + k: path / f"node-{k}" for k in range(nodes)}
         folders = [folder / "data" for folder in self.nodes.values()]
-        launch.write_shards(config, dataset, engine.divide(config, dataset), folders)
+        launch.write_shards(config, dataset, prepare.divide(config, dataset), folders)
         self.grid = MemoryGrid(dict(self.nodes))
 
     def play(self, watch: Any = engine.silent) -> RunDirectory:
         begin = functools.partial(FlowerExecutor, self.grid, self.files.identity())
-        return engine.carry_on(self.run, self.run.config(), watch, begin)
+        return training.carry_on(self.run, self.run.config(), watch, begin)
 
 
 @pytest.fixture(autouse=True)

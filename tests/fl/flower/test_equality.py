@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from specgrad_fl import engine
+from specgrad_fl import training
 from specgrad_fl.methods import METHODS
 
 MEASURED = ("time", "seconds", "filter_share", "memory_mib", "wire_bytes", "repeats")
@@ -16,7 +16,7 @@ def essence(run) -> list[dict]:
 @pytest.mark.parametrize("method", METHODS)
 def test_same_bits_as_in_one_process(tmp_path, small, federation, method):
     settings = {"method": method, "filter": "fft", "rounds": 3, "seed": 4}
-    here = engine.train(small(**settings), tmp_path / "here")
+    here = training.train(small(**settings), tmp_path / "here")
     there = federation(**settings).play()
     assert essence(here) == essence(there)
     assert here.last_path.read_bytes() == there.last_path.read_bytes()
@@ -32,7 +32,7 @@ def test_bernoulli_draws_and_batchnorm(tmp_path, small, federation, monkeypatch)
     )
     monkeypatch.syspath_prepend(tmp_path)
     settings = {"model": "nets_for_flower:make", "sampling": "bernoulli", "rounds": 3}
-    here = engine.train(small(**settings), tmp_path / "here")
+    here = training.train(small(**settings), tmp_path / "here")
     there = federation(nodes=2, **settings).play()
     assert essence(here) == essence(there)
     assert here.last_path.read_bytes() == there.last_path.read_bytes()

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from specgrad_fl import cli, engine
+from specgrad_fl import cli, engine, training
 from specgrad_fl.flower.processes import Process, answers, environment, free_port
 from specgrad_fl.flower.security import make_keys
 from specgrad_fl.flower.superlink import SuperLink
@@ -101,7 +101,7 @@ def test_two_rounds_on_three_nodes(tmp_path, small, start):
     """Bit for bit what one process computes; afterwards nothing is left running."""
     settings = ["--method=scaffold", "--filter=fft", "--seed=3"]
     flower = start("train", "--engine=flower", "--out=run", *SMALL, *settings)
-    here = engine.train(
+    here = training.train(
         small(clients=3, active=3, rounds=2, method="scaffold", filter="fft", seed=3),
         tmp_path / "here",
     )
@@ -146,7 +146,7 @@ def test_a_killed_server_resumes_with_its_clients_states(tmp_path, small, start)
     assert "specgrad-fl resume run" in error
     assert 1 <= len(run.records()) < 4
     assert finished(start("resume", "run", "--nodes=1")) == (0, "")
-    here = engine.train(
+    here = training.train(
         small(clients=3, active=3, rounds=4, method="feddyn", filter="lap"), tmp_path / "here"
     )
     assert essence(run) == essence(here)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from specgrad_fl import engine
+from specgrad_fl import training
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower.keeping import Keeping
 from specgrad_fl.flower.launch import move_states
@@ -43,7 +43,7 @@ def test_a_server_that_dies_finds_the_states_of_its_checkpoint(
     settings = {
         "method": method, "rounds": 5, "active": 6, "clients": 6, "checkpoint_every": every,
     }  # fmt: skip
-    here = engine.train(small(**settings), tmp_path / "here")
+    here = training.train(small(**settings), tmp_path / "here")
     made = federation(nodes=2, **settings)
     real = dies_in(made, 4)
     with pytest.raises(Killed):

@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from specgrad_fl import cli, config, data, engine, models
+from specgrad_fl import cli, config, data, engine, models, prepare, training
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_study.diagnosis import files, replay, similarity
 from specgrad_study.diagnosis.collect import Checkpoint, Collector, collect, weight_tensors
 from specgrad_study.diagnosis.report import Diagnosis, theory
 
-from specgrad_kernels import FilterPlan, FilterSpec
+from specgrad_kernels import FilterPlan, FilterSpec, diagnostics
 from specgrad_kernels.diagnostics import measure
 
 QUICK = replay.Request(noise_batches=0)
@@ -29,7 +29,7 @@ def finished(tmp_path_factory):
         "clients": 6, "active": 3, "rounds": 3, "batch_size": 64, "workers": 1,
         "method": "scaffold",
     }  # fmt: skip
-    return engine.train(config.Config(**settings), tmp_path_factory.mktemp("runs") / "run")
+    return training.train(config.Config(**settings), tmp_path_factory.mktemp("runs") / "run")
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -47,10 +47,10 @@ def same(one: Checkpoint, two: Checkpoint) -> bool:
 def test_a_gradient_is_that_of_all_samples_of_the_client(small):
     settings = small()
     dataset = data.load("digits")
-    collector = Collector(settings, dataset, engine.divide(settings, dataset))
+    collector = Collector(settings, dataset, prepare.divide(settings, dataset))
     held = collector.partition[2]
     loss = collector.gradient(2)
-    model = models.build_seeded("resnet8", engine.inputs_of(dataset), None, settings.seed).eval()
+    model = models.build_seeded("resnet8", prepare.inputs_of(dataset), None, settings.seed).eval()
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (dataset.mean, dataset.std))
     x = (dataset.train_x[held].float() / 255 - mean) / std
     expected = F.cross_entropy(model(x), dataset.train_y[held])
@@ -63,7 +63,7 @@ def test_a_gradient_is_that_of_all_samples_of_the_client(small):
 def test_a_checkpoint_is_measured_with_sample_weights(small):
     settings = small()
     dataset = data.load("digits")
-    collector = Collector(settings, dataset, engine.divide(settings, dataset), noise_batches=0)
+    collector = Collector(settings, dataset, prepare.divide(settings, dataset), noise_batches=0)
     weights = collector.flat.weights.clone()
     found = collector.checkpoint(weights, [0, 3, 4])
     gradients = []
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_measured_with_sample_weights(small):
 def test_noise_vanishes_where_a_batch_holds_all_samples(small):
     settings = small(batch_size=5000)
     dataset = data.load("digits")
-    collector = Collector(settings, dataset, engine.divide(settings, dataset))
+    collector = Collector(settings, dataset, prepare.divide(settings, dataset))
     quiet = collector.checkpoint(collector.flat.weights.clone(), [0, 1])
     assert quiet.noise.local < 1e-6 * quiet.snapshot.signal
     collector.config = settings.replace(batch_size=8)
@@ -183,6 +183,50 @@ def test_theory_begins_at_64_rounds(finished, tmp_path):
     assert bounds["label"].startswith("diagnostic")
     full = bounds["full_participation"]
     assert full["bound"] == full["slope"] * 2 + full["constant"]
+
+
+def test_full_participation_has_the_noise_of_all_clients(finished, tmp_path):
+    """sigma bar^2 = sum p_k^2 sigma_k^2 over K clients is M / K of that over M like them."""
+    (found,) = replay.along(finished.config(), [0], tmp_path, replay.Request(noise_batches=2))
+    config = finished.config().replace(rounds=64)
+    bounds = theory([found], config, samples=240)["bounds"]
+    budget, noise, steps = diagnostics.budget([found.snapshot]), found.noise, bounds["steps"]
+    share = len(found.clients) / config.clients
+    assert share < 1
+    drift = (36 * budget.measured + 12 * noise.local) / 64
+    spread = 8 * noise.averaged * share / (steps * 8)
+    expected = (drift + spread) / (1 - budget.rho)
+    assert bounds["full_participation"]["constant"] == pytest.approx(expected)
+
+
+def test_sources_of_the_gradient_by_hand(finished, tmp_path):
+    """One client's update over its learning rates is the mean of its steps' gradients."""
+    request = replay.Request(noise_batches=0, local=True, batch=True)
+    (found,) = replay.along(finished.config(), [0], tmp_path, request)
+    assert set(found.others) == {"batch", "update"}
+    totals = {
+        source: sum(layer.total for layer in found.by(source).layers.values())
+        for source in ("full", "batch", "update")
+    }
+    # a mini-batch has noise of its own on top of what clients disagree about
+    assert totals["batch"] > totals["full"] > 0
+    assert totals["update"] > 0
+    again = Checkpoint.parse(json.loads(json.dumps(found.as_dict())))
+    assert again.by("update").layers.keys() == found.by("update").layers.keys()
+    assert found.origin["cpu"]
+
+
+def test_diagnose_by_another_source(finished, tmp_path, capsys):
+    flags = ["--rounds=0", "--noise-batches=0", "--filters=none", "--quiet"]
+    words = ["diagnose", str(finished.path), *flags]
+    assert cli.main([*words, "--source=batch", f"--out={tmp_path}"]) == 0
+    assert "by a full pass" in capsys.readouterr().out
+    found = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert found["source"] == "batch"
+    assert set(found["bands_by_source"]) == {"full", "batch"}
+    assert found["bands"]["share"] == found["bands_by_source"]["batch"]["share"]
+    assert cli.main([*words, "--source=sum", f"--out={tmp_path}"]) == 2
+    assert "--source is 'sum'" in capsys.readouterr().err
 
 
 def test_the_trainer_takes_recommended_ratios(finished, tmp_path, capsys, make_engine):

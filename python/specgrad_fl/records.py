@@ -1,0 +1,167 @@
+"""One record for each round: ``metrics.jsonl``, the same as CSV, and TensorBoard events."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from specgrad_fl import atomic, events
+from specgrad_fl.checkpoint import way_back
+from specgrad_fl.errors import RunError
+
+Record = dict[str, Any]
+MEASURED = ("time", "seconds", "filter_share", "memory_mib")
+CHECK = "check"
+# what every record has; the rest depends on the round
+NEEDED = ("round", "train_loss", "seconds", "filter_share", "memory_mib", "bytes_up", "bytes_down")
+
+
+def read(path: Path, most: int | None = None) -> list[Record]:
+    """The rounds in ``metrics.jsonl``; a torn last line, left by a crash, is not one.
+
+    most: the rounds that count; what was written after them is not looked at
+    """
+    if not path.is_file():
+        return []
+    found: list[Record] = []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if len(found) == most:
+            break
+        if not line:
+            continue
+        try:
+            record = json.loads(line)
+            check = record.pop(CHECK, None)
+            whole = all(name in record for name in NEEDED) and check in (None, _check(record))
+        except (ValueError, TypeError, AttributeError):
+            whole = False
+        if whole:
+            found.append(record)
+        elif number < len(lines):
+            raise RunError(f"line {number} of {path} is damaged; {way_back()}")
+    return found
+
+
+def _check(record: Record) -> str:
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()[:8]
+
+
+def line(record: Record) -> str:
+    """A record as it is written, with what tells a changed byte."""
+    return json.dumps({**record, CHECK: _check(record)}) + "\n"
+
+
+def essence(record: Record) -> Record:
+    """A record without what a clock or the operating system measured."""
+    return {name: value for name, value in record.items() if name not in MEASURED}
+
+
+class Records(Sequence[Record]):
+    """The rounds of a run in progress, in memory and in its folder; written by :meth:`rewind`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._records: list[Record] = []
+        self._digest = hashlib.sha256()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._records[place]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all rounds so far, without their times: the same whenever they are played."""
+        return self._digest.hexdigest()
+
+    def check(self, rounds: int, digest: str = "") -> None:
+        """Take the first rounds from the file; ``digest`` is what they had when it was stored."""
+        kept = [record for record in read(self.path, rounds) if record["round"] <= rounds]
+        if len(kept) != rounds:
+            raise RunError(
+                f"{self.path} has {len(kept)} of the {rounds} rounds that the checkpoint has "
+                f"seen; {way_back()}"
+            )
+        self._digest = hashlib.sha256()
+        self._records = []
+        for record in kept:
+            self._add(record)
+        if digest and self.digest != digest:
+            raise RunError(f"{self.path} has changed since it was written; {way_back()}")
+
+    def _add(self, record: Record) -> None:
+        self._records.append(record)
+        self._digest.update(json.dumps(essence(record)).encode())
+
+    def rewind(self, rounds: int, digest: str = "") -> None:
+        """Forget what was written after the stored round, and what a crash left half written."""
+        self.check(rounds, digest)
+        atomic.write_text(self.path, "".join(map(line, self)))
+        with atomic.replacing(self._events_path()) as temporary:
+            for record in self:
+                _add_events(temporary, record)
+
+    def append(self, record: Record) -> None:
+        """The next round, on disk before this returns."""
+        self._add(record)
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(line(record))
+                file.flush()
+                os.fsync(file.fileno())
+            _add_events(self._events_path(), record)
+        except OSError as error:
+            raise atomic.cannot_write(self.path, error) from error
+
+    def _events_path(self) -> Path:
+        found = sorted(self.path.parent.glob("events.out.tfevents.*.specgrad"))
+        return found[0] if found else self.path.parent / events.file_name(time.time())
+
+    def write_csv(self) -> None:
+        """All rounds as a table; nested numbers get dotted names."""
+        atomic.write_text(self.path.with_suffix(".csv"), csv_text(map(flattened, self)))
+
+
+def csv_text(rows: Iterable[dict[str, Any]]) -> str:
+    """A table with a column for every name that occurs."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def flattened(record: Record, prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted names, lists left out.
+
+    >>> flattened({"round": 1, "seconds": {"filter": 0.5}, "clients": [1, 2]})
+    {'round': 1, 'seconds.filter': 0.5}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            flat.update(flattened(value, f"{prefix}{key}."))
+        elif not isinstance(value, list):
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _add_events(path: Path, record: Record) -> None:
+    """The numbers of a record that are worth a curve."""
+    flat = flattened({k: v for k, v in record.items() if k not in ("round", "time")})
+    scalars = {name.replace(".", "/"): float(value) for name, value in flat.items()}
+    events.append_scalars(path, record["time"], record["round"], scalars)

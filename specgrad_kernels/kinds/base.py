@@ -1,0 +1,139 @@
+"""What a filter kind is, and the numbers in which backends receive it.
+
+A kind is a class with one instance in a file of this package. It checks its own fields of a
+``FilterSpec``, has its equation in plain PyTorch, and, where backends can compute it, the numbers
+they need. Backends ask for numbers and know no kind by its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from specgrad_kernels.spec import FilterSpec
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Take ``removed`` of the first rFFT bins out of a signal; later bins are kept."""
+
+    removed: Array
+
+    @property
+    def norm(self) -> float:
+        """By how much a gradient can grow."""
+        return max(1.0, float(np.max(np.abs(1 - self.removed), initial=0.0)))
+
+
+@dataclass(frozen=True)
+class LocalAverage:
+    """Subtract an average: symmetric ``weights`` at distances 0, 1, ..., equal ones if ``box``."""
+
+    weights: Array
+    boundary: str
+    box: bool
+
+    @property
+    def radius(self) -> int:
+        """Samples that it reaches on each side."""
+        return len(self.weights) - 1
+
+    @property
+    def norm(self) -> float:
+        """By how much a gradient can grow, from above."""
+        if self.boundary == "circular" and self.radius <= 4096:
+            both = np.concatenate([self.weights, self.weights[:0:-1]])
+            kept = 1 - np.fft.rfft(both, n=16 * len(both)).real
+            return 1.005 * float(np.abs(kept).max())  # between the points it can be that much more
+        # the rows of an average sum to 1; its columns do not near the ends, where samples stand
+        # for those that are missing
+        beyond = np.cumsum(self.weights[::-1])[::-1]
+        heaviest = {
+            "circular": 1.0,
+            "count": 1.25,
+            "reflect": 2.0,
+            "replicate": 1 + float(beyond[1:].sum()),
+        }
+        return 1 + math.sqrt(heaviest[self.boundary])
+
+
+def local_average(weights: Array, boundary: str, d: int, box: bool) -> LocalAverage:
+    """An average over ``d`` samples. A reflection that would reach beyond them is a replication,
+    and where only samples inside count, none is further away than the other end."""
+    if boundary == "reflect" and len(weights) > d:
+        boundary = "replicate"
+    return LocalAverage(weights[:d] if boundary == "count" else weights, boundary, box)
+
+
+Numbers = Bins | LocalAverage
+
+
+class Kind:
+    """One kind of filter; subclasses say what differs."""
+
+    name: str
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether backends can compute it, or only the equation exists."""
+        return type(self).numbers is not Kind.numbers
+
+    def own_fields(self, spec: FilterSpec) -> dict[str, Any]:
+        """The fields of a spec that belong to this kind, checked and converted."""
+        return {}
+
+    def check(self, spec: FilterSpec) -> None:
+        """Refuse fields that do not fit each other."""
+
+    def check_shape(self, spec: FilterSpec, shape: Sequence[int]) -> str | None:
+        """Why a tensor of this shape cannot be filtered."""
+        return None
+
+    def stack_dims(self, spec: FilterSpec, dims: int) -> int:
+        """Leading dimensions of a tensor that number its signals, each filtered on its own."""
+        return spec.batch_dims
+
+    def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> Hashable:
+        """What the equation needs to know of a signal of this shape, ``None`` for the identity."""
+        raise NotImplementedError
+
+    def reference(self, signals: Tensor, parameters: Any, spec: FilterSpec) -> Tensor:
+        """The equation: ``signals`` is ``[count, d]``."""
+        raise NotImplementedError
+
+    def numbers(self, parameters: Any, d: int, spec: FilterSpec) -> Numbers | None:
+        """What backends compute with; ``None`` where only the equation exists."""
+        return None
+
+
+def whole_number(kind: str, valid: Callable[[int], bool]) -> Callable[[str, object], int]:
+    """A check for an int, a numpy integer or a whole float."""
+
+    def check(name: str, value: object) -> int:
+        whole = isinstance(value, Integral) or (isinstance(value, Real) and value % 1 == 0)
+        if not (whole and valid(int(value))):  # type: ignore[call-overload]
+            raise ValueError(f"{name} must be {kind}; got {value!r}")
+        return int(value)  # type: ignore[call-overload]
+
+    return check
+
+
+def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Refuse what is not among the names allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+# samples: a trend that is flat over millions is a mean, and its weights would fill the memory
+WIDEST = 1_000_000
+BOUNDARIES = ("count", "circular", "reflect", "replicate")

@@ -1,0 +1,51 @@
+"""``centralize``: the mean of each group of samples is subtracted (gradient centralisation).
+
+A group is what follows the first ``group_dims`` dimensions: one output filter by default. Its
+mean is bin 0 of its spectrum, so backends receive it as signals of one group each that lose their
+first bin. A group of one sample is left alone: its mean is all it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from specgrad_kernels.kinds.base import Bins, Kind, whole_number
+
+if TYPE_CHECKING:
+    from specgrad_kernels.spec import FilterSpec
+
+_some_dims = whole_number("a non-negative integer", lambda n: n >= 0)
+
+
+class Centralize(Kind):
+    """Subtracts means."""
+
+    name = "centralize"
+
+    def own_fields(self, spec: FilterSpec) -> dict[str, Any]:
+        return {"group_dims": _some_dims("group_dims", spec.group_dims)}
+
+    def check(self, spec: FilterSpec) -> None:
+        moves_samples = isinstance(spec.order, tuple) or str(spec.order).startswith("random")
+        if moves_samples and spec.group_dims:
+            raise ValueError(
+                f"order must permute axes where group_dims={spec.group_dims} counts them; "
+                f"got {spec.order!r}"
+            )
+
+    def stack_dims(self, spec: FilterSpec, dims: int) -> int:
+        return min(spec.batch_dims + spec.group_dims, dims)
+
+    def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> int | None:
+        return 1 if math.prod(shape) > 1 else None
+
+    def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
+        return signals - signals.mean(dim=-1, keepdim=True)
+
+    def numbers(self, parameters: int, d: int, spec: FilterSpec) -> Bins:
+        return Bins(np.ones(1))

@@ -1,0 +1,139 @@
+"""What a call does: one spec on one backend, decided once, and the operator that compiled graphs
+hold in its place.
+
+``specgrad::filter_grads_`` takes gradients and the number of a program. The number follows from
+what the program does, so it means the same in every process and in graphs that were kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+from torch.compiler import is_compiling
+
+from specgrad_kernels import checks
+from specgrad_kernels.backends import Backend, choose
+from specgrad_kernels.layout import flatten, is_sample_order, permute_axes, sample_order
+from specgrad_kernels.spec import FilterSpec
+
+
+class Program:
+    """Filters lists of gradients, none of them missing."""
+
+    def __init__(self, spec: FilterSpec, backend: Backend) -> None:
+        self.spec = spec
+        self.backend = backend
+        self.handle = spec.handle ^ hash_of(backend.NAME)
+        self._run = backend.run
+        self._plain = spec.order is None
+
+    def run(self, grads: list[Tensor]) -> None:
+        """Filter in place, or raise with nothing changed."""
+        if is_compiling() and any(grad.requires_grad for grad in grads):
+            # after a break in a graph the kernel is given values that no longer say so
+            checks.check_grads(grads, self.spec)
+        if peek_interpreter_stack() is not None:  # inside vmap: the operator has a rule for it
+            _IN_GRAPHS[self.handle] = self
+            torch.ops.specgrad.filter_grads_.default(grads, self.handle)
+        elif self._plain:
+            self._run(grads, self.spec)
+        elif is_sample_order(self.spec.order):
+            self._run_on_samples(grads)
+        else:
+            self._run(permute_axes(grads, self.spec), self.spec)
+
+    def _run_on_samples(self, grads: list[Tensor]) -> None:
+        spec = self.spec
+        checks.check_grads(grads, spec)
+        filled = [index for index, grad in enumerate(grads) if grad.numel()]
+        if not filled:
+            return
+        grads, spec = [grads[index] for index in filled], spec.select(filled)
+        flat = [flatten(grad, spec) for grad in grads]
+        orders = [sample_order(signal.shape[-1], spec).to(signal.device) for signal in flat]
+        permuted = [signal[:, order] for signal, order in zip(flat, orders, strict=True)]
+        self._run(permuted, replace(spec, batch_dims=1, order=None))
+        for grad, order, signal in zip(grads, orders, permuted, strict=True):
+            restored = torch.empty_like(signal)
+            restored[:, order] = signal
+            grad.copy_(restored.reshape(grad.shape))
+
+
+def hash_of(name: str) -> int:
+    """A number for a short name, the same one in every process."""
+    return int.from_bytes(name.encode()[:7], "little")
+
+
+_PROGRAMS: WeakValueDictionary[int, Program] = WeakValueDictionary()
+_IN_GRAPHS: dict[int, Program] = {}
+"""Programs that a graph may call as long as the process lives."""
+
+
+@lru_cache(maxsize=256)
+def find(spec: FilterSpec, backend: str, device: torch.device) -> Program:
+    """The program for a job; a backend asked for by name must serve it."""
+    program = Program(spec, choose(backend, spec, device))
+    return _PROGRAMS.setdefault(program.handle, program)
+
+
+def find_for_graph(spec: FilterSpec, backend: str, device: torch.device) -> Program:
+    """Likewise, kept for good."""
+    program = find(spec, backend, device)
+    _IN_GRAPHS[program.handle] = program
+    return program
+
+
+def _of_handle(handle: int) -> Program:
+    program = _PROGRAMS.get(handle)
+    if program is None:
+        raise RuntimeError(
+            f"program {handle} is not known in this process; make the FilterPlan, or call "
+            "filter_grads_ with the same arguments, before the graph that holds it is run"
+        )
+    return program
+
+
+def _filter_grads(grads: Sequence[Tensor], program: int) -> None:
+    _of_handle(program).run(list(grads))
+
+
+def _filter_grads_fake(grads: Sequence[Tensor], program: int) -> None:
+    _of_handle(program).spec.check_count(len(grads))
+    for index, grad in enumerate(grads):
+        checks.check_kind(grad, index)
+
+
+def _filter_grads_in_vmap(
+    info: object, in_dims: tuple[Sequence[int | None], None], grads: Sequence[Tensor], program: int
+) -> tuple[None, None]:
+    """The mapped dimension is one more dimension of a stack."""
+    plain = _of_handle(program)
+    spec, backend = plain.spec, plain.backend.NAME
+    dims = dict(enumerate(in_dims[0] or ()))
+    mapped = {index: dim for index, dim in dims.items() if dim is not None}
+    single = [index for index in range(len(grads)) if index not in mapped]
+    if mapped:
+        stacked = replace(spec.select(list(mapped)), batch_dims=spec.batch_dims + 1)
+        views = [grads[index].movedim(dim, 0) for index, dim in mapped.items()]
+        find(stacked, backend, views[0].device).run(views)
+    if single:
+        rest = [grads[index] for index in single]
+        find(spec.select(single), backend, rest[0].device).run(rest)
+    return None, None
+
+
+_LIBRARY = torch.library.Library("specgrad", "DEF")
+# The first call compiles and later ones depend on where gradients are: nothing for the graphs that
+# mode="reduce-overhead" records by itself. torch.cuda.graph() can record a call after the first.
+_LIBRARY.define(
+    "filter_grads_(Tensor(a!)[] grads, int program) -> ()", tags=(torch.Tag.cudagraph_unsafe,)
+)
+_LIBRARY.impl("filter_grads_", _filter_grads, "CompositeExplicitAutograd")
+torch.library.register_fake("specgrad::filter_grads_", _filter_grads_fake, lib=_LIBRARY)
+torch.library.register_vmap("specgrad::filter_grads_", _filter_grads_in_vmap, lib=_LIBRARY)

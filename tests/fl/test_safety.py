@@ -1,0 +1,200 @@
+"""Nothing of a user's is lost, and no changed file of a run goes unnoticed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from specgrad_fl import atomic, training
+from specgrad_fl.errors import RunError
+from specgrad_fl.records import essence
+from specgrad_fl.runs import RunDirectory
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("notes.tmp",),
+        ("clients/list.txt",),
+        ("summary.json", "curves.png", "best.safetensors"),
+        ("metrics.jsonl",),
+        ("lock",),
+        (".hidden",),
+    ],
+)
+def test_a_folder_with_files_is_left_alone(tmp_path, small, names):
+    folder = tmp_path / "mine"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    before = contents(folder)
+    with pytest.raises(RunError, match=r"is not empty: it holds .*; choose a new folder"):
+        training.train(small(rounds=1), folder)
+    assert contents(folder) == before
+
+
+def stopped(config, path, rounds=2) -> RunDirectory:
+    """A run that was interrupted after some rounds."""
+
+    def watch(record, _):
+        if record["round"] == rounds:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, path, watch)
+    return RunDirectory(path)
+
+
+def test_a_run_removes_only_names_it_made(tmp_path, small):
+    run = stopped(small(rounds=3, method="feddyn"), tmp_path / "run")
+    mine = ["notes.tmp", "clients/notes.txt", "clients/000001.safetensors"]
+    for name in mine:
+        (run.path / name).write_text("mine")
+    (run.path / f"half{atomic.TEMPORARY}").write_text("left by a crash")
+    training.resume(run.path)
+    assert [(run.path / name).read_text() for name in mine] == ["mine"] * 3
+    assert not (run.path / f"half{atomic.TEMPORARY}").exists()
+
+
+def test_runs_are_private(tmp_path, small):
+    (tmp_path / "empty").mkdir(mode=0o755)
+    for name in ("new", "empty"):
+        run = training.train(small(rounds=1, method="feddyn"), tmp_path / name)
+        for path in [run.path, *run.path.rglob("*")]:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+def result(run: RunDirectory) -> list:
+    """What a run is for: weights, metrics without times, client states, the summary's numbers."""
+    files = [run.last_path, run.best_path, run.partition_path, *sorted(run.clients_path.glob("*"))]
+    told = {k: v for k, v in run.summary().items() if "accuracy" in k or k == "best_round"}
+    return [[p.name, p.read_bytes()] for p in files] + list(map(essence, run.records())) + [told]
+
+
+def flip(path: Path, place: int, mask: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= mask
+    path.write_bytes(data)
+
+
+def copy_of(run: RunDirectory, path: Path) -> RunDirectory:
+    shutil.copytree(run.path, path)
+    return RunDirectory(path)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A finished run, and the same interrupted before its last round."""
+    from federations import SMALL
+    from specgrad_fl.config import Config
+
+    config = Config(**{**SMALL, "clients": 3, "active": 2, "method": "scaffold"})
+    folder = tmp_path_factory.mktemp("runs")
+    return training.train(config, folder / "done"), stopped(config, folder / "stopped")
+
+
+FLIPS = int(os.environ.get("SPECGRAD_FLIPS", "30"))
+
+
+@pytest.mark.parametrize("number", range(FLIPS))
+def test_a_changed_byte_is_noticed_or_changes_nothing(runs, tmp_path, number):
+    draw = random.Random(number)
+    done, interrupted = runs
+    source = done if number % 3 == 0 else interrupted
+    files = sorted(p for p in source.path.rglob("*") if p.is_file() and p.stat().st_size)
+    chosen = draw.choice(files)
+    run = copy_of(source, tmp_path / "run")
+    path = run.path / chosen.relative_to(source.path)
+    flip(path, draw.randrange(path.stat().st_size), 1 << draw.randrange(8))
+    refusal = ""
+    try:
+        training.resume(run.path)
+    except RunError as error:
+        refusal = str(error)
+    if refusal:
+        assert path.name in refusal or path.parent.name in refusal
+    else:
+        assert result(run) == result(done)
+
+
+@pytest.mark.parametrize("name", ["last.safetensors", "clients", "partition.npz", "metrics.jsonl"])
+def test_a_changed_file_is_named_with_the_way_back(runs, tmp_path, name):
+    run = copy_of(runs[1], tmp_path / "run")
+    path = run.path / name
+    if path.is_dir():
+        path = sorted(path.iterdir())[0]
+    if name == "partition.npz":
+        other = training.prepare(run.config().replace(seed=5))[2]
+        other.save(path)
+    elif name == "metrics.jsonl":
+        path.write_text(path.read_text().replace('"train_loss": ', '"train_loss": 1'))
+    else:
+        flip(path, path.stat().st_size - 2, 1)
+    with pytest.raises(RunError, match=f"{path.name}.*(has changed|damaged).*restore it"):
+        training.resume(run.path)
+
+
+def test_a_missing_checkpoint_is_no_new_beginning(runs, tmp_path):
+    run = copy_of(runs[1], tmp_path / "run")
+    run.last_path.unlink()
+    with pytest.raises(RunError, match=r"last\.safetensors is missing; restore it"):
+        training.resume(run.path)
+
+
+def test_another_summary_is_noticed(runs, tmp_path):
+    run = copy_of(runs[0], tmp_path / "run")
+    text = run.summary_path.read_text()
+    run.summary_path.write_text(text.replace('"final_accuracy": 0.', '"final_accuracy": 0.9'))
+    with pytest.raises(RunError, match="delete it and resume the run to write it again"):
+        training.resume(run.path)
+    run.summary_path.unlink()
+    assert training.resume(run.path).summary()["final_accuracy"] == float(
+        runs[0].summary()["final_accuracy"]
+    )
+
+
+def test_runs_without_digests_go_on(runs, tmp_path, monkeypatch):
+    """A run of an earlier version has none, and is taken as it is."""
+    from specgrad_fl import checkpoint
+
+    run = copy_of(runs[1], tmp_path / "run")
+    tensors, facts = checkpoint.load(run.last_path)
+    for name in ("client_digests", "metrics", "partition"):
+        facts.pop(name)
+    monkeypatch.setattr(checkpoint, "digest", lambda tensors, facts: "")
+    checkpoint.save(run.last_path, tensors, facts)
+    monkeypatch.undo()
+    lines = run.config_path.read_text().splitlines(keepends=True)
+    run.config_path.write_text("".join(lines[1:]))
+    assert essence(training.resume(run.path).records()[-1]) == essence(runs[0].records()[-1])
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path, small, monkeypatch):
+    (tmp_path / "odd.py").write_text(
+        "from specgrad_fl.methods import Method\n"
+        "class Odd(Method):\n"
+        "    def finish(self, local):\n"
+        "        raise ValueError('no')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises((RunError, ValueError)):
+        training.train(small(method="odd:Odd"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_gets_its_heat_map(tmp_path, small):
+    run = stopped(small(rounds=3), tmp_path / "run")
+    for name in ("partition.png", "environment.json"):
+        (run.path / name).unlink()
+    training.resume(run.path)
+    assert (run.path / "partition.png").stat().st_size > 0
+    assert (run.path / "environment.json").stat().st_size > 0
