@@ -113,6 +113,8 @@ def test_two_rounds_on_three_nodes(tmp_path, small, start):
         for way in ("down", "up"):
             assert record["wire_bytes"][way] == pytest.approx(record[f"bytes_{way}"], rel=0.01)
     waited(lambda: not processes(str(tmp_path)))
+    assert there.path.stat().st_mode & 0o077 == 0  # clients' samples are below it
+    assert not (there.path / "flower" / "keys").exists()
 
 
 def test_a_node_killed_in_a_round_is_left_out(tmp_path, start):
