@@ -73,6 +73,7 @@ struct BandPlan {
 
 template <class T>
 struct DensePlan {
+  bool mean = false;     // the constant wave alone, which needs no basis
   int64_t count = 0;     // orthonormal basis vectors
   std::vector<T> basis;  // [count][d]
 

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from specgrad_fl.errors import ConfigError
 
+_allowed: ContextVar[frozenset[str] | None] = ContextVar("names that may be imported", default=None)
+
+
+@contextmanager
+def allowing(names: Iterable[str]) -> Iterator[None]:
+    """While somebody else's message decides: import these names and no others."""
+    before = _allowed.set(frozenset(names))
+    try:
+        yield
+    finally:
+        _allowed.reset(before)
+
 
 def imported(kind: str, name: str) -> Any:
     """What ``module:attribute`` names; ``kind`` is the setting that names it."""
+    allowed = _allowed.get()
+    if allowed is not None and name not in allowed:
+        raise ConfigError(
+            f"{kind} {name!r} is not allowed on this machine; its operator can allow it by name "
+            "when the node is started"
+        )
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")

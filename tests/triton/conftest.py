@@ -17,19 +17,38 @@ if importlib.util.find_spec("triton") is None:
 
 @pytest.fixture
 def limit_grid(monkeypatch):
-    """Lets a short signal take the shape of a long one."""
+    """Lets a short signal take the shape of a long one: these lines, and a middle."""
 
-    from specgrad_kernels.backends.triton import design, launch
+    from specgrad_kernels.backends.triton import grid
 
-    def limit(columns, rows):
-        monkeypatch.setattr(design, "MAX_COLUMNS", columns)
-        monkeypatch.setattr(design, "MAX_ROWS", {False: rows, True: rows})
+    def limit(lines):
+        monkeypatch.setattr(grid, "LINE_LOGS", lines)
+        monkeypatch.setattr(grid, "GOOD_COLUMNS", 0)
         forget()
 
-    def forget():
-        design.split_cells.cache_clear()
-        design.plan_band.cache_clear()
-        launch.forget()
-
     yield limit
+    monkeypatch.undo()
     forget()
+
+
+@pytest.fixture
+def large_tiles(monkeypatch):
+    """Larger tiles for the interpreter: its time goes with the number of steps, not their size."""
+
+    from specgrad_kernels.backends.triton import targets
+
+    monkeypatch.setattr(targets, "TILE_SAMPLES", 1 << 14)
+    forget()
+    yield
+    monkeypatch.undo()
+    forget()
+
+
+def forget():
+    """No plan from before the sizes changed."""
+
+    from specgrad_kernels.backends.triton import grid, launch
+
+    grid.split_cells.cache_clear()
+    grid.plan_grid.cache_clear()
+    launch.forget()

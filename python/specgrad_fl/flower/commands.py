@@ -46,6 +46,10 @@ def add_actions(
     node.add_argument("--tls-ca", default="", help="the authority's certificate, ca.crt")
     node.add_argument("--key", default="", help="this node's private key")
     node.add_argument("--port", type=int, default=9094, help="loopback port of its own [9094]")
+    node.add_argument(
+        "--allow", action="append", default=[], metavar="MODULE:NAME",
+        help="a model or method of your own that a server may ask for; repeat it [none]",
+    )  # fmt: skip
     node.add_argument("--device", default="", help="torch device, if not the run's")
     node.add_argument(
         "--poll", type=float, default=0.3, help="seconds between looks for messages, up to 3 [0.3]"
@@ -157,6 +161,7 @@ def _node(arguments: argparse.Namespace) -> None:
         key=arguments.key,
         insecure=arguments.insecure,
         device=arguments.device,
+        allow=tuple(arguments.allow),
         poll=arguments.poll,
     )
     code = supernode.run(settings)

@@ -16,6 +16,7 @@ import numpy as np
 
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import shards, wire
+from specgrad_fl.imports import allowing
 
 if TYPE_CHECKING:
     from specgrad_fl.flower.trainer import Trainer
@@ -45,6 +46,11 @@ def state_folder(node: NodeConfig) -> Path:
     return Path(folder) if isinstance(folder, str) else data_folder(node) / "state"
 
 
+def allowed_names(node: NodeConfig) -> list[str]:
+    """``module:name`` of models and methods that this node's operator lets a server ask for."""
+    return [name.strip() for name in str(node.get("allow", "")).split(",") if name.strip()]
+
+
 def introduce(node: NodeConfig) -> dict[str, Any]:
     """Which clients this node has, and what a server may know of their data."""
     folder = data_folder(node)
@@ -72,8 +78,10 @@ class Node:
         """Train the clients of an order; the failure of one is told and leaves the others."""
         from specgrad_fl.flower.trainer import Trainer  # with torch, which introducing does without
 
+        wire.check_order(order)
         purpose = json.dumps([order["blueprint"], order["sizes"], order["run"], dict(node)])
-        if self._trainer is None or self._made_for != purpose:
-            self._trainer = Trainer(order, data_folder(node), state_folder(node), node)
-            self._made_for = purpose
-        return self._trainer.work(order, arrays)
+        with allowing(allowed_names(node)):
+            if self._trainer is None or self._made_for != purpose:
+                self._trainer = Trainer(order, data_folder(node), state_folder(node), node)
+                self._made_for = purpose
+            return self._trainer.work(order, arrays)

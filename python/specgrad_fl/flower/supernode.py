@@ -16,7 +16,8 @@ from specgrad_fl.flower.processes import LOOPBACK, environment
 class NodeSettings:
     """What a node must know.
 
-    authority: certificate file; key: its private key; poll: seconds between looks for messages
+    authority: certificate file; key: its private key; allow: names of models and methods of one's
+        own that a server may ask for; poll: seconds between looks for messages
     """
 
     superlink: str
@@ -27,6 +28,7 @@ class NodeSettings:
     key: str = ""
     insecure: bool = False
     device: str = ""
+    allow: tuple[str, ...] = ()
     poll: float = 0.3
 
     def command(self) -> list[str]:
@@ -34,6 +36,8 @@ class NodeSettings:
         config = {"data": str(self.data.absolute()), "state": str(self.state.absolute())}
         if self.device:
             config["device"] = self.device
+        if self.allow:
+            config["allow"] = ",".join(self.allow)
         command = [sys.executable, "-m", "specgrad_fl.flower.quick"]
         command += ["--superlink", self.superlink]
         command += ["--host", LOOPBACK, "--port", str(self.port)]

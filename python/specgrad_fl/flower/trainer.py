@@ -25,7 +25,10 @@ class Trainer:
     def __init__(
         self, order: dict[str, Any], data: Path, states: Path, node: Mapping[str, Any]
     ) -> None:
-        blueprint = Blueprint.parse(order["blueprint"])
+        try:
+            blueprint = Blueprint.parse(order["blueprint"])
+        except (KeyError, TypeError) as error:
+            raise wire.WireError(f"an order with a blueprint of another form: {error}") from error
         if "device" in node:
             config = blueprint.config.replace(device=node["device"])
             blueprint = Blueprint(config, blueprint.kind, blueprint.inputs)

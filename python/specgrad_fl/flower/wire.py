@@ -96,6 +96,21 @@ def size(content: RecordDict) -> int:
     return total
 
 
+def check_order(order: Mapping[str, Any]) -> None:
+    """Refuse an order whose parts have another form: clients and rounds become names of files."""
+    try:
+        numbers = [order["round"], *order["clients"], *order["sizes"]]
+        for table in (order["newest"], order["stored"]):
+            numbers += [*map(int, table), *table.values()]
+        fit = isinstance(order["blueprint"], dict) and isinstance(order["run"], str)
+        fit = fit and isinstance(order["lr"], (int, float))
+        fit = fit and all(type(number) is int and number >= 0 for number in numbers)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WireError(f"an order that cannot be understood: {error!r}") from error
+    if not fit:
+        raise WireError("an order whose parts are of the wrong kind")
+
+
 def check_array(arrays: Arrays, name: str, like: NDArray[Any], what: str) -> NDArray[Any]:
     """The array ``name`` if it is finite and has the shape and dtype of ``like``."""
     if name not in arrays:

@@ -1,4 +1,4 @@
-"""Device functions that every kernel shares: table look-up, addresses, roots of unity."""
+"""Device functions that every kernel shares: a program's row, addresses, memory layouts."""
 
 from __future__ import annotations
 
@@ -9,70 +9,48 @@ from specgrad_kernels.backends.triton import fields
 
 
 @triton.jit
-def field(table, signal, index: tl.constexpr):
-    """One number of a signal's row; all but addresses and strides fit in 32 bits."""
-    return tl.load(table + signal * fields.COUNT + index).to(tl.int32)
+def number(programs, FIELD: tl.constexpr):
+    """One number of this program's row."""
+    return tl.load(programs + tl.program_id(0) * fields.COUNT + FIELD)
 
 
 @triton.jit
-def samples_of(pointers, table, signal, ELEMENT: tl.constexpr):
+def layout_of(table, programs):
+    """This program's row of the table of layouts."""
+    return table + number(programs, fields.LAYOUT) * fields.LAYOUT_COUNT
+
+
+@triton.jit
+def address_of(pointers, table, programs, ELEMENT: tl.constexpr):
     """Address of the signal's first sample, in 64 bits: a stack may be larger than 2**31."""
-    row = table + signal * fields.COUNT
-    slot = tl.load(row + fields.SLOT)
-    base = tl.load(row + fields.BASE)
-    return tl.load(pointers + slot).to(tl.pointer_type(ELEMENT)) + base
+    SIZE: tl.constexpr = ELEMENT.primitive_bitwidth // 8
+    base = tl.load(layout_of(table, programs) + fields.BASE)
+    return tl.load(pointers + number(programs, fields.SLOT)) + base * SIZE
 
 
 @triton.jit
-def offset_of(n, table, signal, STRIDED: tl.constexpr):
+def samples_at(address, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr):
+    """The address as a pointer; ``ALIGNED`` promises 16 bytes, and then accesses are wide."""
+    samples = address.to(tl.pointer_type(ELEMENT))
+    if ALIGNED:
+        samples = tl.multiple_of(samples, 16)
+    return samples
+
+
+@triton.jit
+def offset_of(n, layout):
     """Elements from a signal's first sample to its sample ``n``, in logical order."""
-    if STRIDED:
-        row = table + signal * fields.COUNT
-        size1 = field(table, signal, fields.SIZE1)
-        size2 = field(table, signal, fields.SIZE2)
-        size3 = field(table, signal, fields.SIZE3)
-        upper3 = n // size3
-        upper2 = upper3 // size2
-        upper1 = upper2 // size1
-        offset = (n - upper3 * size3).to(tl.int64) * tl.load(row + fields.STRIDE3)
-        offset += (upper3 - upper2 * size2).to(tl.int64) * tl.load(row + fields.STRIDE2)
-        offset += (upper2 - upper1 * size1).to(tl.int64) * tl.load(row + fields.STRIDE1)
-        offset += upper1.to(tl.int64) * tl.load(row + fields.STRIDE0)
-    else:
-        offset = n
+    size1 = tl.load(layout + fields.SIZE1).to(tl.int32)
+    size2 = tl.load(layout + fields.SIZE2).to(tl.int32)
+    size3 = tl.load(layout + fields.SIZE3).to(tl.int32)
+    upper3 = n // size3
+    upper2 = upper3 // size2
+    upper1 = upper2 // size1
+    offset = (n - upper3 * size3).to(tl.int64) * tl.load(layout + fields.STRIDE3)
+    offset += (upper3 - upper2 * size2).to(tl.int64) * tl.load(layout + fields.STRIDE2)
+    offset += (upper2 - upper1 * size1).to(tl.int64) * tl.load(layout + fields.STRIDE1)
+    offset += upper1.to(tl.int64) * tl.load(layout + fields.STRIDE0)
     return offset
-
-
-@triton.jit
-def root_of_unity(numerator, denominator, REAL: tl.constexpr):
-    """Cosine and sine of ``2 pi numerator / denominator`` for ``0 <= numerator < denominator``.
-
-    The quarter turn is taken off in integers, so the polynomials see at most an eighth of a
-    turn, exactly reduced; no table is read and no library routine brings local memory along.
-    """
-    share = 4.0 / denominator.to(tl.float32)
-    quarter = (numerator.to(tl.float32) * share + 0.5).to(tl.int32)
-    rest = 4 * numerator - quarter * denominator
-    scale = tl.full([], 1.5707963267948966, REAL) / denominator.to(REAL)
-    x = rest.to(REAL) * scale
-    square = x * x
-    if tl.float64 == REAL:
-        sine = 1.0 - square / 342 * (1.0 - square / 420)
-        sine = 1.0 - square / 156 * (1.0 - square / 210 * (1.0 - square / 272 * sine))
-        sine = 1.0 - square / 42 * (1.0 - square / 72 * (1.0 - square / 110 * sine))
-        cosine = 1.0 - square / 306 * (1.0 - square / 380)
-        cosine = 1.0 - square / 132 * (1.0 - square / 182 * (1.0 - square / 240 * cosine))
-        cosine = 1.0 - square / 30 * (1.0 - square / 56 * (1.0 - square / 90 * cosine))
-    else:
-        sine = 1.0 - square * (1 / 42) * (1.0 - square * (1 / 72) * (1.0 - square * (1 / 110)))
-        cosine = 1.0 - square * (1 / 30) * (1.0 - square * (1 / 56) * (1.0 - square * (1 / 90)))
-    sine = x * (1.0 - square * (1 / 6) * (1.0 - square * (1 / 20) * sine))
-    cosine = 1.0 - square * 0.5 * (1.0 - square * (1 / 12) * cosine)
-    swapped = (quarter & 1) == 1
-    first = tl.where(swapped, -sine, cosine)
-    second = tl.where(swapped, cosine, sine)
-    turned = (quarter & 2) == 2
-    return tl.where(turned, -first, first), tl.where(turned, -second, second)
 
 
 @triton.jit

@@ -12,7 +12,14 @@ import triton
 import triton.language as tl
 
 from specgrad_kernels.backends.triton import fields
-from specgrad_kernels.backends.triton.common import field, multiply, offset_of, samples_of
+from specgrad_kernels.backends.triton.common import (
+    address_of,
+    layout_of,
+    multiply,
+    number,
+    offset_of,
+    samples_at,
+)
 
 COUNT = tl.constexpr(0)
 CIRCULAR = tl.constexpr(1)
@@ -35,25 +42,34 @@ def extended(n, d, radius, BOUNDARY: tl.constexpr):
 
 
 @triton.jit
+def _place(n, layout, plain):
+    """Elements from the signal's first sample to its sample ``n``."""
+    if plain:  # noqa: SIM108 - a branch on the device
+        offset = n.to(tl.int64)
+    else:
+        offset = offset_of(n, layout)
+    return offset
+
+
+@triton.jit
 def save_borders(
     pointers,
     table,
     programs,
     borders,
     ELEMENT: tl.constexpr,
-    STRIDED: tl.constexpr,
     BOUNDARY: tl.constexpr,
     TILE: tl.constexpr,
     SPAN: tl.constexpr,
 ):
     """Copy the samples around the tile borders of one signal, ``SPAN`` of them."""
-    program = tl.program_id(0)
-    signal = tl.load(programs + 2 * program)
-    first = tl.load(programs + 2 * program + 1)
-    d = field(table, signal, fields.LENGTH)
-    radius = field(table, signal, fields.RADIUS)
-    tiles = field(table, signal, fields.TILES)
-    samples = samples_of(pointers, table, signal, ELEMENT)
+    first = number(programs, fields.FIRST)
+    d = number(programs, fields.LENGTH)
+    radius = number(programs, fields.RADIUS)
+    tiles = number(programs, fields.TILES)
+    samples = samples_at(address_of(pointers, table, programs, ELEMENT), ELEMENT, False)
+    layout = layout_of(table, programs)
+    plain = number(programs, fields.PLAIN) == 1
     item = first + tl.arange(0, SPAN)
     border = item // (2 * radius)
     n = tl.minimum(border * TILE, d) - radius + item - border * 2 * radius
@@ -61,8 +77,8 @@ def save_borders(
     if BOUNDARY == COUNT:
         wanted = wanted & (n >= 0) & (n < d)
     index = extended(n, d, radius, BOUNDARY)
-    value = tl.load(samples + offset_of(index, table, signal, STRIDED), mask=wanted, other=0.0)
-    tl.store(borders + tl.load(table + signal * fields.COUNT + fields.WORK) + item, value, wanted)
+    value = tl.load(samples + _place(index, layout, plain), mask=wanted, other=0.0)
+    tl.store(borders + number(programs, fields.BORDERS) + item, value, wanted)
 
 
 @triton.jit
@@ -74,7 +90,6 @@ def subtract_smooth(
     borders,
     ELEMENT: tl.constexpr,
     REAL: tl.constexpr,
-    STRIDED: tl.constexpr,
     PRECISION: tl.constexpr,
     BOUNDARY: tl.constexpr,
     LINES: tl.constexpr,
@@ -83,13 +98,13 @@ def subtract_smooth(
     SAVED: tl.constexpr,
 ):
     """Smooth one tile and subtract in place. Without ``SAVED`` the tile is the whole signal."""
-    program = tl.program_id(0)
-    signal = tl.load(programs + 2 * program)
-    tile = tl.load(programs + 2 * program + 1)
-    d = field(table, signal, fields.LENGTH)
-    radius = field(table, signal, fields.RADIUS)
-    samples = samples_of(pointers, table, signal, ELEMENT)
-    weights = coefficients + field(table, signal, fields.TAPS)
+    tile = number(programs, fields.FIRST)
+    d = number(programs, fields.LENGTH)
+    radius = number(programs, fields.RADIUS)
+    samples = samples_at(address_of(pointers, table, programs, ELEMENT), ELEMENT, False)
+    layout = layout_of(table, programs)
+    plain = number(programs, fields.PLAIN) == 1
+    weights = coefficients + number(programs, fields.TAPS)
     first = tile * (LINES * LINE)
     last = tl.minimum(first + LINES * LINE, d)
 
@@ -102,13 +117,13 @@ def subtract_smooth(
         needed = (line < last)[:, None] & (step < LINE + 2 * radius)[None, :]
         if SAVED:
             inside = (n >= first) & (n < last)
-            value = tl.load(
-                samples + offset_of(n, table, signal, STRIDED), mask=needed & inside, other=0.0
-            ).to(REAL)
+            value = tl.load(samples + _place(n, layout, plain), mask=needed & inside, other=0.0).to(
+                REAL
+            )
             outside = needed & ~inside & (n < last + radius)
             if BOUNDARY == COUNT:
                 outside = outside & (n >= 0) & (n < d)
-            around = borders + tl.load(table + signal * fields.COUNT + fields.WORK)
+            around = borders + number(programs, fields.BORDERS)
             left = tile * 2 * radius + n - (first - radius)
             right = (tile + 1) * 2 * radius + n - (last - radius)
             place = tl.where(n < first, left, right)
@@ -117,9 +132,7 @@ def subtract_smooth(
             if BOUNDARY == COUNT:
                 needed = needed & (n >= 0) & (n < d)
             index = extended(n, d, radius, BOUNDARY)
-            value = tl.load(
-                samples + offset_of(index, table, signal, STRIDED), mask=needed, other=0.0
-            ).to(REAL)
+            value = tl.load(samples + _place(index, layout, plain), mask=needed, other=0.0).to(REAL)
         tap = step[:, None] - position[None, :]
         weight = tl.load(weights + tap, mask=(tap >= 0) & (tap <= 2 * radius), other=0.0)
         smooth = multiply(value, weight, smooth, PRECISION, REAL)
@@ -131,7 +144,7 @@ def subtract_smooth(
         above = tl.load(sums + tl.minimum(radius + d - 1 - n, 2 * radius) + 1, owned, 1.0)
         below = tl.load(sums + tl.maximum(radius - n, 0), owned, 0.0)
         smooth = smooth / (above - below)
-    address = samples + offset_of(n, table, signal, STRIDED)
+    address = samples + _place(n, layout, plain)
     value = tl.load(address, mask=owned, other=0.0).to(REAL)
     # Another warp may still have to read what this one is about to overwrite.
     tl.debug_barrier()

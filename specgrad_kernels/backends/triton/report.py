@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from specgrad_kernels.backends import torch_ref
-from specgrad_kernels.backends.triton import design, schedule
+from specgrad_kernels.backends.triton import schedule
+from specgrad_kernels.backends.triton.grid import plan_grid
 from specgrad_kernels.backends.triton.signals import Signal
 from specgrad_kernels.backends.triton.tables import is_double
 from specgrad_kernels.spec import FilterSpec
@@ -22,9 +23,9 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
     """Strategy, error bound and workspace in bytes of one layer.
 
     >>> explain(FilterSpec(), 36864, 0, torch.float32)[0]
-    'band 12 x 64 x 48'
+    'band 8 x 9 x 512'
     >>> explain(FilterSpec(), 433, 0, torch.float32)[0]
-    'dense, 19 waves'
+    'circulant 1 x 433'
     """
     double = is_double(dtype)
     strategy = schedule.strategy_of(spec, d, index, double)
@@ -38,14 +39,10 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
     workspace += built.borders * element
     if strategy == "detrend":
         return f"tiles, radius {built.radius}", rounding, workspace
-    cutoff = spec.cutoff(d, index)
-    if strategy == "dense":
-        return f"dense, {2 * cutoff - 1} waves", 4 * rounding, workspace
-    band = design.plan_band(d, cutoff, double)
-    assert band is not None
-    factors = [band.decimation, band.columns, band.middle, band.rows]
-    grid = " x ".join(str(factor) for factor in factors if factor > 1)
-    return f"band {grid}", 2 * band.error + rounding, workspace
+    grid = plan_grid(d, spec.cutoff(d, index), double)
+    assert grid is not None
+    half = rounding if element == 2 else 0.0
+    return grid.describe(), grid.error + half, workspace
 
 
 def launches(spec: FilterSpec, layers: Sequence[tuple[int, torch.dtype]]) -> str:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specgrad_kernels.backends.triton import design, fields, targets
-from specgrad_kernels.backends.triton.design import Band
+from specgrad_kernels.backends.triton import fields, numbers, targets
+from specgrad_kernels.backends.triton.grid import WIDE_LINE, Grid, plan_grid
 from specgrad_kernels.backends.triton.signals import Signal
 from specgrad_kernels.spec import FilterSpec
 
 MAX_LENGTH = 1 << 29
 """Longest signal whose arithmetic stays within 32 bits."""
 BOUNDARY_CODES = {"count": 0, "circular": 1, "reflect": 2, "replicate": 3}
+SMALL_SHARE = 8
+"""A kernel's second form must serve this part of the samples to be worth launches of its own."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +41,19 @@ class Schedule:
     workspace: int
     borders: int
     launches: list[Launch]
-    strided: bool
     radius: int = 0
 
 
 def strategy_of(spec: FilterSpec, d: int, index: int, double: bool) -> str:
-    """``identity``, ``detrend``, ``band``, ``dense`` or ``stacked`` (PyTorch, by length)."""
+    """``identity``, ``detrend``, ``band`` or ``stacked`` (PyTorch, by length)."""
     if d == 0 or _parameter(spec, d, index) is None:
         return "identity"
     if d > MAX_LENGTH:
         return "stacked"
     if spec.method != "fft":
         return "detrend"
-    cutoff = spec.cutoff(d, index)
-    if design.plan_band(d, cutoff, double) is not None:
-        return "band"
-    return "dense" if design.suits_dense(d, cutoff) else "stacked"
+    grid = plan_grid(d, spec.cutoff(d, index), double)
+    return "band" if grid is not None else "stacked"
 
 
 def _parameter(spec: FilterSpec, d: int, index: int) -> float | None:
@@ -88,133 +88,195 @@ class _Pool:
         )
 
 
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
+@dataclass
+class _Room:
+    """Elements of scratch memory, given out one after the other."""
+
+    length: int = 0
+
+    def take(self, elements: int) -> int:
+        start = self.length
+        self.length += elements + -elements % 16
+        return start
 
 
-def _row(signal: Signal, **numbers: int) -> list[int]:
-    values = {
-        "SLOT": signal.index,
-        "BASE": signal.base,
-        "LENGTH": signal.d,
-        **{f"SIZE{axis}": signal.sizes[axis] for axis in (1, 2, 3)},
-        **{f"STRIDE{axis}": signal.strides[axis] for axis in range(4)},
-        **numbers,
-    }
-    return [values.get(name, 0) for name in fields.NAMES]
+def _layouts(signals: Sequence[Signal]) -> NDArray[np.int64]:
+    rows = [(signal.base, *signal.sizes[1:], *signal.strides) for signal in signals]
+    return np.array(rows, dtype=np.int64)
 
 
-def _programs(rows: Iterable[tuple[int, ...]]) -> NDArray[np.int32]:
-    return np.array(list(rows), dtype=np.int32)
+def _programs(rows: Iterable[dict[str, int]]) -> NDArray[np.int32]:
+    return np.array([[row.get(n, 0) for n in fields.NAMES] for row in rows], dtype=np.int32)
 
 
 def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
     """The schedule for signals whose strategy is not ``identity`` or ``stacked``."""
     longest_first = sorted(signals, key=lambda signal: -signal.d)
-    strided = any(signal.strided for signal in signals)
     make = _build_fft if spec.method == "fft" else _build_detrend
-    return make(longest_first, spec, double, strided)
+    return make(longest_first, spec, double)
 
 
-def _build_fft(
-    signals: Sequence[Signal], spec: FilterSpec, double: bool, strided: bool
-) -> Schedule:
-    pool = _Pool()
-    rows: list[list[int]] = []
-    bands: list[tuple[int, Band]] = []
-    dense: list[int] = []
-    workspace = 0
-    for position, signal in enumerate(signals):
-        cutoff = spec.cutoff(signal.d, signal.index)
-        band = design.plan_band(signal.d, cutoff, double)
-        if band is None:
-            dense.append(position)
-            rows.append(_row(signal, CUTOFF=cutoff, WORK=workspace))
-            workspace += 2 * cutoff
-        else:
-            bands.append((position, band))
-            rows.append(_row(signal, WORK=workspace, **_band_numbers(band, pool)))
-            workspace += workspace_of(band)
-        workspace += -workspace % 16
-    launches = _band_launches(bands, double) if bands else []
-    if dense:
-        programs = _programs((position,) for position in dense)
-        launches.append(
-            Launch("project_waves", programs, targets.sizes_of("project_waves", double))
-        )
-    table = np.array(rows, dtype=np.int64)
-    return Schedule(double, table, pool.array(double), workspace, 0, launches, strided)
+@dataclass
+class _Planned:
+    """A signal with its grid, and the numbers that its programs share."""
+
+    grid: Grid
+    hop: int
+    width: int
+    row: dict[str, int]
+    scratch: int = 0
+
+    def programs(self, starts: Iterable[int], **numbers_of: int) -> list[dict[str, int]]:
+        return [self.row | numbers_of | {"FIRST": start} for start in starts]
 
 
-def workspace_of(band: Band) -> int:
-    """Elements of workspace; a split line needs two more rows between its launches."""
-    return (band.columns + (2 if band.middle > 1 else 0)) * band.middle * band.rows
+def _kernel_hops(grids: Sequence[Grid]) -> dict[tuple[int, int], int]:
+    """Samples that the kernels' cells have, by the grid's own hop and its window's width.
 
-
-def _band_numbers(band: Band, pool: _Pool) -> dict[str, int]:
-    stride = band.columns * band.middle
-    highest = band.columns // 2 + band.columns * (band.middle - 1)
-    first_bin = -((band.cutoff - 1 + highest) // stride)
-    last_bin = (band.cutoff - 1) // stride
-    window = (band.decimation, band.width, band.beta)
+    A cell may be shorter than the kernel's. So that few signals do not cost two launches of
+    their own, they take the form of longer cells that are there anyway.
+    """
+    samples: dict[tuple[int, int], int] = {}
+    for grid in grids:
+        key = (max(2, 1 << (grid.hop - 1).bit_length()), _width(grid))
+        samples[key] = samples.get(key, 0) + grid.d
+    least = sum(samples.values()) / SMALL_SHARE
+    kept = {key for key, share in samples.items() if share >= least} or {max(samples)}
+    kept |= {key for key in samples if not any(k[1] == key[1] and k[0] >= key[0] for k in kept)}
     return {
-        "CUTOFF": band.cutoff,
-        "DECIMATION": band.decimation,
-        "WIDTH": band.width,
-        "COLUMNS": band.columns,
-        "MIDDLE": band.middle,
-        "ROWS": band.rows,
-        "TAPS": pool.add(("taps", *window), lambda: design.window_taps(*window)),
-        "GAINS": pool.add(("gains", band), lambda: design.gains(band)),
-        "COLUMN_MATRIX": pool.add(
-            ("columns", band.columns), lambda: design.column_matrix(band.columns)
-        ),
-        "MIDDLE_MATRIX": _roots(pool, band.middle) if band.middle > 1 else 0,
-        "ROW_MATRIX": _roots(pool, band.rows),
-        "FIRST_BIN": first_bin,
-        "BINS": last_bin - first_bin + 1,
+        (grid.hop, _width(grid)): min(
+            hop for hop, width in kept if width == _width(grid) and hop >= grid.hop
+        )
+        for grid in grids
     }
 
 
-def _roots(pool: _Pool, length: int) -> int:
-    return pool.add(("roots", length), lambda: np.stack(design.root_matrices(length)))
+def _width(grid: Grid) -> int:
+    return grid.window.width if grid.window else targets.SHORT_WINDOW
 
 
-def _band_launches(bands: Sequence[tuple[int, Band]], double: bool) -> list[Launch]:
-    def launch(kernel: str, programs: NDArray[np.int32], **sizes: Any) -> Launch:
-        return Launch(kernel, programs, targets.sizes_of(kernel, double) | sizes)
+def _build_fft(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
+    pool, room = _Pool(), _Room()
+    pool.add(("roots",), numbers.roots)
+    grids = []
+    for signal in signals:
+        grid = plan_grid(signal.d, spec.cutoff(signal.d, signal.index), double)
+        assert grid is not None, "only signals with a grid are built"
+        grids.append(grid)
+    hops = _kernel_hops(grids)
+    lanes = targets.lanes_of(any(grid.log_rows == WIDE_LINE for grid in grids))
+    planned = []
+    for position, (signal, grid) in enumerate(zip(signals, grids, strict=True)):
+        width = _width(grid)
+        hop = hops[grid.hop, width]
+        planned.append(_plan(signal, position, grid, hop, width, pool, room))
 
-    by_column = _programs(
-        (position, first)
-        for position, band in bands
-        for first in range(0, band.middle * band.rows, design.TILE)
-    )
-    by_row = _programs(
-        (position, first)
-        for position, band in bands
-        for first in range(0, (band.columns // 2 + 1) * band.middle, design.TILE)
-    )
-    rows = max(64, _power_of_two(max(band.rows for _, band in bands)))
-    spread = launch("spread_columns", by_column)
-    solve = launch("solve_rows", by_row, ROWS=rows)
-    subtract = launch("subtract_columns", by_column)
-    split = [(position, band) for position, band in bands if band.middle > 1]
-    if not split:
-        return [spread, solve, subtract]
-    by_bin = _programs(
-        (position, column_bin, first)
-        for position, band in split
-        for column_bin in range(band.columns // 2 + 1)
-        for first in range(0, band.rows, design.TILE)
-    )
-    forward = launch("transform_middle", by_bin, INVERSE=False)
-    inverse = launch("transform_middle", by_bin, INVERSE=True)
-    return [spread, forward, solve, inverse, subtract]
+    by_form: dict[tuple[int, int], list[_Planned]] = {}
+    for item in planned:
+        by_form.setdefault((item.hop, item.width), []).append(item)
+    launches = [_spread(items, *form) for form, items in by_form.items()]
+    split = [item for item in planned if item.grid.log_middle]
+    if split:
+        launches.append(_middle(split, pool, inverse=False))
+    launches.append(_solve(planned, pool, lanes))
+    if split:
+        launches.append(_middle(split, pool, inverse=True))
+    launches += [_interpolate(items, pool, *form) for form, items in by_form.items()]
+    return Schedule(double, _layouts(signals), pool.array(double), room.length, 0, launches)
 
 
-def _build_detrend(
-    signals: Sequence[Signal], spec: FilterSpec, double: bool, strided: bool
-) -> Schedule:
+def _plan(
+    signal: Signal, position: int, grid: Grid, hop: int, width: int, pool: _Pool, room: _Room
+) -> _Planned:
+    """Places of the grid, of its transform and of what comes back.
+
+    The coarse cells that ``interpolate`` forms take the place of what is no longer needed: the
+    grid, or the transform where the lines are split and the grid's place is taken already.
+    """
+    cells = grid.cells
+    tiles = 4 * targets.rows_of(hop)
+    formed = -(-cells // (tiles - width)) * tiles
+    plain = not signal.strided and hop == grid.hop and cells >= width
+    row = {
+        "SLOT": signal.index,
+        "LAYOUT": position,
+        "PLAIN": int(plain),
+        "CELLS": cells,
+        "HOP": grid.hop,
+        "COLUMNS": grid.columns,
+        "LOG_MIDDLE": grid.log_middle,
+        "LOG_ROWS": grid.log_rows,
+        "TAPS": pool.add(
+            ("taps", grid.window, hop, width), partial(numbers.taps, grid, hop, width)
+        ),
+    }
+    if grid.log_middle:
+        transform = 2 * (grid.columns // 2 + 1) << (grid.log_middle + grid.log_rows)
+        row["GRID"] = row["BACK"] = room.take(cells)
+        row["LINES"] = scratch = room.take(max(transform, formed))
+    else:
+        row["GRID"] = scratch = room.take(max(cells, formed))
+        row["BACK"] = room.take(cells)
+    return _Planned(grid, hop, width, row, scratch)
+
+
+def _spread(items: Sequence[_Planned], hop: int, width: int) -> Launch:
+    sizes = {"HOP": hop, "WIDTH": width, "ROWS": targets.rows_of(hop)}
+    tile = 4 * sizes["ROWS"]
+    rows = [row for item in items for row in item.programs(range(0, item.grid.cells, tile))]
+    return Launch("spread", _programs(rows), sizes)
+
+
+def _middle(items: Sequence[_Planned], pool: _Pool, inverse: bool) -> Launch:
+    rows = []
+    for item in items:
+        grid = item.grid
+        wide = targets.MIDDLE_LANES >> (3 if grid.log_middle > 3 else 0)
+        matrix = pool.add(("forward", grid.columns), partial(numbers.columns_forward, grid.columns))
+        key = ("middle", grid.columns, grid.log_middle, grid.log_rows)
+        turns = pool.add(key, partial(numbers.middle_turns, grid))
+        for column_bin in range(grid.columns // 2 + 1):
+            starts = range(0, 1 << grid.log_rows, wide)
+            rows += item.programs(starts, BIN=column_bin, MATRIX=matrix, TURNS=turns)
+    return Launch("middle", _programs(rows), {"LANES": targets.MIDDLE_LANES, "INVERSE": inverse})
+
+
+def _solve(items: Sequence[_Planned], pool: _Pool, lanes: int) -> Launch:
+    rows = []
+    for item in items:
+        grid = item.grid
+        key = (grid.d, grid.cutoff, grid.hop)
+        if grid.circulant:
+            matrix = pool.add(("circulant", *key), partial(numbers.circulant, grid))
+            rows += item.programs(range(0, grid.cells, lanes), MATRIX=matrix)
+            continue
+        matrix = pool.add(("forward", grid.columns), partial(numbers.columns_forward, grid.columns))
+        lines = (grid.columns // 2 + 1) << grid.log_middle
+        for first in range(0, lines, 8 * lanes >> grid.log_rows):
+            turns = pool.add(
+                ("lines", *key, first),
+                partial(numbers.line_tables, grid, first, lanes),
+            )
+            rows += item.programs([first], MATRIX=matrix, TURNS=turns)
+    return Launch("solve", _programs(rows), {"LANES": lanes})
+
+
+def _interpolate(items: Sequence[_Planned], pool: _Pool, hop: int, width: int) -> Launch:
+    sizes = {"HOP": hop, "WIDTH": width, "ROWS": targets.rows_of(hop)}
+    formed = 4 * sizes["ROWS"]
+    rows = []
+    for item in items:
+        grid = item.grid
+        back = pool.add(("back", grid.columns), partial(numbers.columns_back, grid.columns))
+        # One column of any length: a cell's number is its place.
+        whole = {"COLUMNS": 1, "LOG_ROWS": 30} if grid.circulant else {}
+        starts = range(0, grid.cells, formed - width)
+        for tile, row in enumerate(item.programs(starts, MATRIX=back, **whole)):
+            rows.append(row | {"GRID": item.scratch + tile * formed})
+    return Launch("interpolate", _programs(rows), sizes)
+
+
+def _build_detrend(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
     pool = _Pool()
     weights = [_weights(spec, signal, pool) for signal in signals]
     radii = [length // 2 for _, length in weights]
@@ -222,17 +284,26 @@ def _build_detrend(
     lines = 64 if max(radii) <= 16 else 128
     tile = lines * sizes["LINE"]
     span = targets.sizes_of("save_borders", double)["SPAN"]
-    rows, copies, filters = [], [], []
+    copies, filters = [], []
     borders = 0
     saved = any(signal.d > tile for signal in signals)
     for position, signal in enumerate(signals):
         taps, radius = weights[position][0], radii[position]
         tiles = -(-signal.d // tile)
-        rows.append(_row(signal, TAPS=taps, RADIUS=radius, TILES=tiles, WORK=borders))
-        filters += [(position, index) for index in range(tiles)]
+        row = {
+            "SLOT": signal.index,
+            "LAYOUT": position,
+            "PLAIN": int(not signal.strided),
+            "CELLS": signal.d,
+            "COLUMNS": radius,
+            "BIN": tiles,
+            "GRID": borders,
+            "TAPS": taps,
+        }
+        filters += [row | {"FIRST": index} for index in range(tiles)]
         if saved:
             items = (tiles + 1) * 2 * radius
-            copies += [(position, first) for first in range(0, items, span)]
+            copies += [row | {"FIRST": first} for first in range(0, items, span)]
             borders += items
     boundary = {"BOUNDARY": BOUNDARY_CODES[spec.boundary]}
     launches = []
@@ -244,8 +315,8 @@ def _build_detrend(
         boundary = {"BOUNDARY": min(boundary["BOUNDARY"], BOUNDARY_CODES["circular"])}
     sizes = {**sizes, **boundary, "LINES": lines, "SAVED": saved}
     launches.append(Launch("subtract_smooth", _programs(filters), sizes))
-    table = np.array(rows, dtype=np.int64)
-    return Schedule(double, table, pool.array(double), 0, borders, launches, strided, max(radii))
+    table = _layouts(signals)
+    return Schedule(double, table, pool.array(double), 0, borders, launches, max(radii))
 
 
 def _weights(spec: FilterSpec, signal: Signal, pool: _Pool) -> tuple[int, int]:
@@ -255,12 +326,12 @@ def _weights(spec: FilterSpec, signal: Signal, pool: _Pool) -> tuple[int, int]:
         assert window is not None
         if spec.boundary == "count":
             window = min(window, 2 * signal.d - 1)
-        weights = design.box_weights(window)
+        weights = numbers.box_weights(window)
         key: tuple = ("lap", window)
     else:
         sigma = spec.sigma_of(signal.d, signal.index)
         assert sigma is not None
-        weights = design.gaussian_weights(sigma)
+        weights = numbers.gaussian_weights(sigma)
         key = ("gaussian", sigma)
     sums = np.concatenate([[0.0], np.cumsum(weights)])
     return pool.add(key, lambda: np.concatenate([weights, sums])), len(weights)

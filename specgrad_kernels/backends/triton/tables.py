@@ -10,10 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from specgrad_kernels.backends.triton import (
-    band,
-    dense,
+    cells,
     detrend,
     schedule,
+    solve,
     targets,
 )
 from specgrad_kernels.backends.triton.signals import Signal, can_walk, signals_of
@@ -23,11 +23,10 @@ from specgrad_kernels.spec import FilterSpec
 KERNELS: dict[str, Any] = {
     kernel.__name__: kernel
     for kernel in (
-        band.spread_columns,
-        band.transform_middle,
-        band.solve_rows,
-        band.subtract_columns,
-        dense.project_waves,
+        cells.spread,
+        solve.middle,
+        solve.solve,
+        cells.interpolate,
         detrend.save_borders,
         detrend.subtract_smooth,
     )
@@ -45,14 +44,11 @@ def is_double(dtype: torch.dtype) -> bool:
     return dtype is torch.float64
 
 
-def constants_of(
-    launch: schedule.Launch, dtype: torch.dtype, strided: bool, precision: str
-) -> dict[str, Any]:
+def constants_of(launch: schedule.Launch, dtype: torch.dtype, precision: str) -> dict[str, Any]:
     """Every compile-time argument of a launch."""
     common = {
         "ELEMENT": ELEMENTS[dtype],
         "REAL": tl.float64 if is_double(dtype) else tl.float32,
-        "STRIDED": strided,
         "PRECISION": precision,
     }
     names = KERNELS[launch.kernel].arg_names
@@ -79,8 +75,8 @@ class Group:
                 "programs": torch.from_numpy(launch.programs).to(device),
             }
             arguments = {name: value for name, value in fixed.items() if name in kernel.arg_names}
-            arguments |= constants_of(launch, dtype, plan.strided, precision)
-            arguments |= targets.options_of(launch.kernel, launch.sizes, nvidia, double)
+            arguments |= constants_of(launch, dtype, precision)
+            arguments |= targets.options_of(launch.kernel, launch.sizes, nvidia, dtype.itemsize)
             self._launches.append((kernel, (len(launch.programs),), arguments))
 
     def scratch(self) -> dict[str, Tensor]:

@@ -1,13 +1,13 @@
 """Sizes, warps, pipeline stages and arithmetic per kernel, decided by rule and not by timing.
 
-The rule follows what compilation shows without a GPU (``docs/gpu_resources.csv``):
+The rule follows what compilation and counting show without a GPU (``docs/gpu_resources.csv``,
+``docs/gpu_counts.csv``):
 
-- Arithmetic is ``tf32x3`` on NVIDIA: three tensor-core products restore float32 accuracy and
-  keep the operands of a product in few registers, where ``ieee`` spills. AMD has no such mode
-  and needs none: ``ieee`` there, and for float64 everywhere.
-- A product takes 16 or 32 terms at a time; deeper ones spill.
-- Four warps where they suffice, eight where the accumulators of four do not fit. Rows of 256
-  take eight warps and no pipeline on NVIDIA, sixteen on AMD.
+- ``spread`` and ``interpolate`` give a thread 16 bytes of a cell: as many warps as that takes.
+- ``solve`` and ``middle`` give a thread eight values: one lane is one thread.
+- The detrend multiplies matrices: ``tf32x3`` on NVIDIA (three tensor-core products restore
+  float32 accuracy, where ``ieee`` spills), ``ieee`` on AMD and for float64; 16 or 32 terms at
+  a time; eight warps, four where the tile is small.
 """
 
 from __future__ import annotations
@@ -16,33 +16,44 @@ from typing import Any
 
 import torch
 
-_EIGHT_WARPS = ("spread_columns", "subtract_columns", "subtract_smooth")
+MIDDLE_LANES = 256
+SHORT_WINDOW = 8
+"""Width of a window that has one tap only: any that the kernels know would do."""
+TILE_SAMPLES = 512
+"""Vectors of samples that a program of ``spread`` loads at a time: 16 bytes a thread."""
+
+
+def rows_of(hop: int) -> int:
+    """Rows of four cells in a program of ``spread`` and ``interpolate``."""
+    return TILE_SAMPLES // hop
+
+
+def lanes_of(wide: bool) -> int:
+    """Lanes of ``solve``: more where a line needs them."""
+    return 256 if wide else 64
 
 
 def sizes_of(kernel: str, double: bool) -> dict[str, int]:
-    """Compile-time sizes that do not depend on the layers; float64 takes half."""
+    """Compile-time sizes of the detrend that do not depend on the layers."""
     half = 2 if double else 1
     sizes = {
-        "spread_columns": {"COLUMNS": 64, "CHUNK": 32 // half, "DEPTH": 32 // half},
-        "transform_middle": {"MIDDLE": 64, "DEPTH": 16},
-        "solve_rows": {"BINS": 16, "DEPTH": 16},
-        "subtract_columns": {"COLUMNS": 64, "CHUNK": 16, "SPAN": 32 // half},
-        "project_waves": {"BINS": 16, "SPAN": 128 // (half * half)},
         "save_borders": {"SPAN": 512},
         "subtract_smooth": {"LINE": 32, "DEPTH": 32 // half},
     }
     return sizes[kernel]
 
 
-def options_of(kernel: str, sizes: dict[str, Any], nvidia: bool, double: bool) -> dict[str, Any]:
-    """Launch options of one kernel at its compile-time sizes."""
-    rows = sizes.get("ROWS", 0)
-    few_lines = double and sizes.get("LINES", 128) <= 64
-    warps, stages = 4, 2
-    if rows > 64 or (kernel in _EIGHT_WARPS and not few_lines):
-        warps = 8
-    if rows > 128:
-        warps, stages = (8, 1) if nvidia else (16, 2)
+def options_of(kernel: str, sizes: dict[str, Any], nvidia: bool, itemsize: int) -> dict[str, Any]:
+    """Launch options of one kernel at its compile-time sizes; ``itemsize`` is a sample's bytes."""
+    warps, stages = 4, 1
+    lanes = 32 if nvidia else 64
+    if kernel in ("spread", "interpolate"):
+        warps = itemsize
+    elif kernel in ("solve", "middle"):
+        warps = max(1, sizes["LANES"] // lanes)
+    elif kernel == "subtract_smooth":
+        warps = 4 if itemsize == 8 and sizes["LINES"] <= 64 else 8
+        stages = 2
     return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
 
 

@@ -39,7 +39,6 @@ class Variant:
     kernel: str
     sizes: tuple[tuple[str, Any], ...]
     dtype: torch.dtype = torch.float32
-    strided: bool = False
 
     @property
     def label(self) -> str:
@@ -62,15 +61,13 @@ def variants(
     lengths: list[int],
     spec: FilterSpec,
     dtype: torch.dtype = torch.float32,
-    strided: bool = False,
 ) -> list[Variant]:
     """The kernels that a call on layers of these lengths launches."""
     double = tables.is_double(dtype)
     signals = [plain_signal(length, index) for index, length in enumerate(lengths)]
     plan = schedule.build(signals, spec, double)
     return [
-        Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype, strided)
-        for step in plan.launches
+        Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype) for step in plan.launches
     ]
 
 
@@ -82,7 +79,7 @@ def compile_variant(variant: Variant, target: str) -> Any:
     sizes = dict(variant.sizes)
     step = schedule.Launch(variant.kernel, None, sizes)
     precision = targets.precision_of(nvidia, double)
-    constants = tables.constants_of(step, variant.dtype, variant.strided, precision)
+    constants = tables.constants_of(step, variant.dtype, precision)
     real = "*fp64" if double else "*fp32"
     types = {
         "pointers": "*i64",
@@ -101,7 +98,7 @@ def compile_variant(variant: Variant, target: str) -> Any:
         if name in types
     }
     source = ASTSource(kernel, signature, constants, aligned)
-    options = targets.options_of(variant.kernel, sizes, nvidia, double)
+    options = targets.options_of(variant.kernel, sizes, nvidia, variant.dtype.itemsize)
     return triton.compile(source, target=TARGETS[target], options=options)
 
 
@@ -112,7 +109,7 @@ def resources(variant: Variant, target: str) -> Resources:
     nvidia = target.startswith("sm_")
     registers, spilled = _nvidia(compiled) if nvidia else _amd(compiled)
     options = targets.options_of(
-        variant.kernel, dict(variant.sizes), nvidia, tables.is_double(variant.dtype)
+        variant.kernel, dict(variant.sizes), nvidia, variant.dtype.itemsize
     )
     precision = targets.precision_of(nvidia, tables.is_double(variant.dtype))
     return Resources(registers, spilled, compiled.metadata.shared, options["num_warps"], precision)

@@ -89,8 +89,8 @@ def _operand(text: str):
         return Number(int(text[2:], 16))
     if text.startswith("0d"):
         return Number(struct.unpack(">Q", bytes.fromhex(text[2:]))[0])
-    if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", text):
-        return Number(int(text, 0))
+    if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)U?", text):
+        return Number(int(text.rstrip("U"), 0))
     if re.fullmatch(r"[$\w]+", text):
         return Label(text)
     raise PtxError(f"operand {text!r}")

@@ -1,0 +1,246 @@
+"""Transforms of powers of two on eight registers a lane, and what moves values between lanes.
+
+A line of ``2**log`` complex values lies in ``2**(log - 3)`` neighbouring lanes: value
+``lane + 2**(log - 3) * register``. A step of eight runs over the registers of every lane, a
+turn follows, and an exchange brings the next three bits of the lane's number into the
+registers. The way back does the same in reverse, so every value returns to its own lane.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+ROOT_OFFSETS = {32: 0, 64: 64, 256: 192, 512: 704, 2048: 1728}
+"""Where the turns of a transform of each length begin among the coefficients."""
+ROOTS32 = tl.constexpr(ROOT_OFFSETS[32])
+ROOTS64 = tl.constexpr(ROOT_OFFSETS[64])
+ROOTS256 = tl.constexpr(ROOT_OFFSETS[256])
+ROOTS512 = tl.constexpr(ROOT_OFFSETS[512])
+ROOTS2048 = tl.constexpr(ROOT_OFFSETS[2048])
+
+
+@triton.jit
+def _value(place, mask):
+    return tl.load(place) if mask is None else tl.load(place, mask, 0.0)
+
+
+@triton.jit
+def load8(place, step, mask):
+    """Eight values, ``step`` apart."""
+    return (
+        _value(place, mask),
+        _value(place + step, mask),
+        _value(place + 2 * step, mask),
+        _value(place + 3 * step, mask),
+        _value(place + 4 * step, mask),
+        _value(place + 5 * step, mask),
+        _value(place + 6 * step, mask),
+        _value(place + 7 * step, mask),
+    )
+
+
+@triton.jit
+def store8(place, step, x, mask):
+    """Eight values, ``step`` apart."""
+    tl.store(place, x[0], mask)
+    tl.store(place + step, x[1], mask)
+    tl.store(place + 2 * step, x[2], mask)
+    tl.store(place + 3 * step, x[3], mask)
+    tl.store(place + 4 * step, x[4], mask)
+    tl.store(place + 5 * step, x[5], mask)
+    tl.store(place + 6 * step, x[6], mask)
+    tl.store(place + 7 * step, x[7], mask)
+
+
+@triton.jit
+def add8(x, value, factor):
+    """``x + value * factor``, eight times with one factor."""
+    return (
+        x[0] + value[0] * factor,
+        x[1] + value[1] * factor,
+        x[2] + value[2] * factor,
+        x[3] + value[3] * factor,
+        x[4] + value[4] * factor,
+        x[5] + value[5] * factor,
+        x[6] + value[6] * factor,
+        x[7] + value[7] * factor,
+    )
+
+
+@triton.jit
+def scale8(x, y):
+    """Eight products."""
+    return (
+        x[0] * y[0],
+        x[1] * y[1],
+        x[2] * y[2],
+        x[3] * y[3],
+        x[4] * y[4],
+        x[5] * y[5],
+        x[6] * y[6],
+        x[7] * y[7],
+    )
+
+
+@triton.jit
+def turn(real, imaginary, cosine, sine, SIGN: tl.constexpr):
+    """Times ``cosine + SIGN * i * sine``."""
+    return real * cosine - SIGN * imaginary * sine, imaginary * cosine + SIGN * real * sine
+
+
+@triton.jit
+def turn8(r, i, c, s, SIGN: tl.constexpr):
+    """Eight values, each turned by its own angle."""
+    r0, i0 = turn(r[0], i[0], c[0], s[0], SIGN)
+    r1, i1 = turn(r[1], i[1], c[1], s[1], SIGN)
+    r2, i2 = turn(r[2], i[2], c[2], s[2], SIGN)
+    r3, i3 = turn(r[3], i[3], c[3], s[3], SIGN)
+    r4, i4 = turn(r[4], i[4], c[4], s[4], SIGN)
+    r5, i5 = turn(r[5], i[5], c[5], s[5], SIGN)
+    r6, i6 = turn(r[6], i[6], c[6], s[6], SIGN)
+    r7, i7 = turn(r[7], i[7], c[7], s[7], SIGN)
+    return (r0, r1, r2, r3, r4, r5, r6, r7), (i0, i1, i2, i3, i4, i5, i6, i7)
+
+
+@triton.jit
+def turn_all(r, i, c, s, SIGN: tl.constexpr):
+    """Eight values, all turned by one angle."""
+    return turn8(r, i, (c, c, c, c, c, c, c, c), (s, s, s, s, s, s, s, s), SIGN)
+
+
+@triton.jit
+def dft4(ar, ai, br, bi, cr, ci, dr, di, SIGN: tl.constexpr):
+    """Four points; ``SIGN`` is -1 forward and 1 back."""
+    even_r, even_i, odd_r, odd_i = ar + cr, ai + ci, ar - cr, ai - ci
+    sum_r, sum_i, diff_r, diff_i = br + dr, bi + di, br - dr, bi - di
+    side_r, side_i = -SIGN * diff_i, SIGN * diff_r
+    return (
+        even_r + sum_r,
+        even_i + sum_i,
+        odd_r + side_r,
+        odd_i + side_i,
+        even_r - sum_r,
+        even_i - sum_i,
+        odd_r - side_r,
+        odd_i - side_i,
+    )
+
+
+@triton.jit
+def dft8(r, i, SIGN: tl.constexpr):
+    """Eight points, over the registers."""
+    HALF: tl.constexpr = 0.7071067811865476
+    a0, b0, a1, b1, a2, b2, a3, b3 = dft4(r[0], i[0], r[2], i[2], r[4], i[4], r[6], i[6], SIGN)
+    c0, d0, c1, d1, c2, d2, c3, d3 = dft4(r[1], i[1], r[3], i[3], r[5], i[5], r[7], i[7], SIGN)
+    c1, d1 = HALF * (c1 - SIGN * d1), HALF * (d1 + SIGN * c1)
+    c2, d2 = -SIGN * d2, SIGN * c2
+    c3, d3 = -HALF * (c3 + SIGN * d3), HALF * (SIGN * c3 - d3)
+    real = (a0 + c0, a1 + c1, a2 + c2, a3 + c3, a0 - c0, a1 - c1, a2 - c2, a3 - c3)
+    imaginary = (b0 + d0, b1 + d1, b2 + d2, b3 + d3, b0 - d0, b1 - d1, b2 - d2, b3 - d3)
+    return real, imaginary
+
+
+@triton.jit
+def dft4_twice(r, i, SIGN: tl.constexpr):
+    """Four points over the even registers, four over the odd ones."""
+    a0, b0, a2, b2, a4, b4, a6, b6 = dft4(r[0], i[0], r[2], i[2], r[4], i[4], r[6], i[6], SIGN)
+    a1, b1, a3, b3, a5, b5, a7, b7 = dft4(r[1], i[1], r[3], i[3], r[5], i[5], r[7], i[7], SIGN)
+    return (a0, a1, a2, a3, a4, a5, a6, a7), (b0, b1, b2, b3, b4, b5, b6, b7)
+
+
+@triton.jit
+def join8(x, LANES: tl.constexpr):
+    """Eight registers as the last axis of one tensor."""
+    low = tl.join(tl.join(x[0], x[4]), tl.join(x[2], x[6]))
+    high = tl.join(tl.join(x[1], x[5]), tl.join(x[3], x[7]))
+    return tl.reshape(tl.join(low, high), [LANES, 8])
+
+
+@triton.jit
+def split8(x, LANES: tl.constexpr):
+    """The last axis of a tensor as eight registers."""
+    even, odd = tl.split(tl.reshape(x, [LANES, 2, 2, 2]))
+    x04, x26 = tl.split(even)
+    x15, x37 = tl.split(odd)
+    x0, x4 = tl.split(x04)
+    x2, x6 = tl.split(x26)
+    x1, x5 = tl.split(x15)
+    x3, x7 = tl.split(x37)
+    return (x0, x1, x2, x3, x4, x5, x6, x7)
+
+
+@triton.jit
+def exchange(r, i, LANES: tl.constexpr, BELOW: tl.constexpr, BITS: tl.constexpr):
+    """Swap ``BITS`` bits of the lane, ``BELOW`` bits from its lowest, with as many upper bits of
+    the register; its own inverse."""
+    NEAR: tl.constexpr = 1 << BELOW
+    SIDE: tl.constexpr = 1 << BITS
+    both = tl.join(join8(r, LANES), join8(i, LANES))
+    both = tl.reshape(both, [LANES // NEAR // SIDE, SIDE, NEAR, SIDE, 16 // SIDE])
+    both = tl.reshape(tl.permute(both, (0, 3, 2, 1, 4)), [LANES, 8, 2])
+    real, imaginary = tl.split(both)
+    return split8(real, LANES), split8(imaginary, LANES)
+
+
+@triton.jit
+def turn_by_roots(r, i, roots, lane, LENGTH: tl.constexpr, SIGN: tl.constexpr):
+    """Between two steps of a transform: turn value ``lane, register`` by their product."""
+    STEP: tl.constexpr = LENGTH // 8
+    place = roots + lane % STEP
+    return turn8(r, i, load8(place, STEP, None), load8(place + LENGTH, STEP, None), SIGN)
+
+
+@triton.jit
+def forward(r, i, roots, lane, log, LANES: tl.constexpr):
+    """To the spectrum; ``numbers.bin_order`` says where its values lie."""
+    r, i = dft8(r, i, -1)
+    if LANES >= 256:  # noqa: SIM102 - one is known to the compiler, the other is not
+        if log == 11:
+            r, i = turn_by_roots(r, i, roots + ROOTS2048, lane, 2048, 1)
+            r, i = exchange(r, i, LANES, 5, 3)
+            r, i = dft8(r, i, -1)
+    if log == 9:
+        r, i = turn_by_roots(r, i, roots + ROOTS512, lane, 512, 1)
+        r, i = exchange(r, i, LANES, 3, 3)
+        r, i = dft8(r, i, -1)
+    if (log == 8) | (log == 11):
+        r, i = turn_by_roots(r, i, roots + ROOTS256, lane, 256, 1)
+        r, i = exchange(r, i, LANES, 2, 3)
+        r, i = dft8(r, i, -1)
+    if (log == 6) | (log == 9):
+        r, i = turn_by_roots(r, i, roots + ROOTS64, lane, 64, 1)
+        r, i = exchange(r, i, LANES, 0, 3)
+        r, i = dft8(r, i, -1)
+    if (log == 5) | (log == 8) | (log == 11):
+        r, i = turn_by_roots(r, i, roots + ROOTS32, lane, 32, 1)
+        r, i = exchange(r, i, LANES, 0, 2)
+        r, i = dft4_twice(r, i, -1)
+    return r, i
+
+
+@triton.jit
+def backward(r, i, roots, lane, log, LANES: tl.constexpr):
+    """From the spectrum, unscaled; every step of ``forward`` undone."""
+    if (log == 5) | (log == 8) | (log == 11):
+        r, i = dft4_twice(r, i, 1)
+        r, i = exchange(r, i, LANES, 0, 2)
+        r, i = turn_by_roots(r, i, roots + ROOTS32, lane, 32, -1)
+    if (log == 6) | (log == 9):
+        r, i = dft8(r, i, 1)
+        r, i = exchange(r, i, LANES, 0, 3)
+        r, i = turn_by_roots(r, i, roots + ROOTS64, lane, 64, -1)
+    if (log == 8) | (log == 11):
+        r, i = dft8(r, i, 1)
+        r, i = exchange(r, i, LANES, 2, 3)
+        r, i = turn_by_roots(r, i, roots + ROOTS256, lane, 256, -1)
+    if log == 9:
+        r, i = dft8(r, i, 1)
+        r, i = exchange(r, i, LANES, 3, 3)
+        r, i = turn_by_roots(r, i, roots + ROOTS512, lane, 512, -1)
+    if LANES >= 256:  # noqa: SIM102 - one is known to the compiler, the other is not
+        if log == 11:
+            r, i = dft8(r, i, 1)
+            r, i = exchange(r, i, LANES, 5, 3)
+            r, i = turn_by_roots(r, i, roots + ROOTS2048, lane, 2048, -1)
+    return dft8(r, i, 1)

@@ -1,0 +1,184 @@
+"""How one signal is projected: its cells, its window, and the factors of its coarse grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from specgrad_kernels import design
+from specgrad_kernels.design import Array
+
+MAX_HOP = 64
+WIDTHS = {False: (8, 12), True: (16,)}
+"""Windows that the kernels know, by double precision; none is wider than 16 cells."""
+LINE_LOGS = (3, 5, 6, 8, 9, 11)
+"""Lengths of the lines that ``solve`` transforms, as powers of two."""
+MIDDLE_LOGS = (3, 6)
+WIDE_LINE = 11
+"""Lines of this length need 256 lanes, shorter ones 64."""
+MAX_COLUMNS = 512
+MAX_CIRCULANT = 4096
+
+_ALIASING = {False: 4e-8, True: 6e-15}
+_AMPLIFICATION = 5.0
+_ROUNDING = 0.42
+"""Of the spacing of numbers, once for the window and once for what undoing it enlarges: above
+what white noise, constants and waves of the band showed in the interpreter and the emulator."""
+_EDGE_STEPS = 400
+"""Band edges are rounded up to such parts of a cycle a sample, so that lengths share windows."""
+GOOD_COLUMNS = 40
+"""Columns up to which three launches beat five."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of ``width`` cells of ``hop`` samples.
+
+    ``aliasing`` is the operator norm of what it leaves wrong, over all frequencies of the band;
+    ``amplification`` how much undoing it enlarges rounding.
+    """
+
+    hop: int
+    width: int
+    oversampling: float
+    aliasing: float
+    amplification: float
+
+    def taps(self) -> Array:
+        """Its ``hop * width`` taps."""
+        return design.window_taps(self.hop, self.width, self.oversampling)
+
+
+@lru_cache(maxsize=1024)
+def best_window(hop: int, width: int, edge: float) -> Window | None:
+    """The shape with the least aliasing up to ``edge``, ``None`` where the grid is too coarse."""
+    found = []
+    for share in np.linspace(0.9, 1.3, 9):
+        oversampling = float(share) / (2 * hop * edge)
+        if oversampling >= design.SMALLEST_OVERSAMPLING:
+            taps = design.window_taps(hop, width, oversampling)
+            aliasing = design.alias_norm(taps, hop, edge)
+            enlarged = design.amplification(taps, edge)
+            found.append(Window(hop, width, oversampling, aliasing, enlarged))
+    return min(found, key=lambda window: window.aliasing, default=None)
+
+
+def band_edge(d: int, cutoff: int) -> float:
+    """The highest frequency of a band in cycles a sample, rounded up."""
+    return max(math.ceil((cutoff - 1) * _EDGE_STEPS / d), 1) / _EDGE_STEPS
+
+
+@dataclass(frozen=True)
+class Grid:
+    """``d = hop * columns * 2**log_middle * 2**log_rows``; no window where ``hop`` is 1.
+
+    One column and no power of two mean that the grid is multiplied by a circulant matrix.
+    """
+
+    d: int
+    cutoff: int
+    window: Window | None
+    columns: int
+    log_middle: int
+    log_rows: int
+    double: bool
+
+    @property
+    def hop(self) -> int:
+        """Samples of a cell."""
+        return self.window.hop if self.window else 1
+
+    @property
+    def cells(self) -> int:
+        """Length of the coarse grid."""
+        return self.d // self.hop
+
+    @property
+    def circulant(self) -> bool:
+        """Whether the grid is not transformed."""
+        return self.log_rows == 0
+
+    @property
+    def error(self) -> float:
+        """Bound of the relative l2 error: aliases of the window, and rounding."""
+        unit = _ROUNDING * design.EPSILON[self.double]
+        if self.window is None:
+            return 2 * unit
+        return self.window.aliasing + (1 + self.window.amplification) * unit
+
+    def describe(self) -> str:
+        """The factors, as ``FilterPlan.describe()`` shows them."""
+        if self.circulant:
+            return f"circulant {self.hop} x {self.cells}"
+        factors = [self.hop, self.columns, 1 << self.log_middle, 1 << self.log_rows]
+        return "band " + " x ".join(str(factor) for factor in factors if factor > 1)
+
+
+@lru_cache(maxsize=4096)
+def split_cells(cells: int) -> tuple[int, int, int, int] | None:
+    """Cost, columns, log of the middle and of the rows; some nine columns are best.
+
+    >>> split_cells(4608), split_cells(294912), split_cells(54), split_cells(36871)
+    ((9, 9, 0, 9), (23, 9, 6, 9), (13, 1, 0, 0), None)
+    """
+    options = [
+        (_cost(cells >> log), cells >> log, 0, log)
+        for log in LINE_LOGS
+        if cells % (1 << log) == 0 and cells >> log <= MAX_COLUMNS
+    ]
+    if cells <= MAX_CIRCULANT:
+        options.append((cells // 4, 1, 0, 0))
+    best = min(options, default=None)
+    if best is not None and best[0] <= GOOD_COLUMNS:
+        return best
+    # The middle costs two launches more, and the exchange of 64 points.
+    options += [
+        (_cost(columns) + 8 + 2 * middle // 2, columns, middle, log)
+        for middle in MIDDLE_LOGS
+        for log in LINE_LOGS
+        if log < WIDE_LINE
+        and cells % (1 << (middle + log)) == 0
+        and (columns := cells >> (middle + log)) <= MAX_COLUMNS
+    ]
+    return min(options, default=None)
+
+
+def _cost(columns: int) -> int:
+    return max(columns, 14 - columns)
+
+
+@lru_cache(maxsize=4096)
+def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
+    """The coarsest accurate grid that is cheap to solve, ``None`` where there is none.
+
+    >>> plan_grid(36864, 921, double=False).describe()
+    'band 8 x 9 x 512'
+    >>> plan_grid(433, 10, double=False).describe()
+    'circulant 1 x 433'
+    >>> plan_grid(36871, 921, double=False) is None        # a prime has no grid
+    True
+    """
+    edge = band_edge(d, cutoff)
+    options: list[tuple[int, Grid]] = []
+    hops = [hop for hop in range(2, min(MAX_HOP, d) + 1) if d % hop == 0 and 4 * hop * edge <= 1]
+    # A power of two fills the kernels' cells.
+    hops.sort(key=lambda hop: (hop & (hop - 1) == 0, hop), reverse=True)
+    for width in WIDTHS[double]:
+        for hop in hops:
+            split = split_cells(d // hop)
+            window = best_window(hop, width, edge)
+            if split is None or window is None or d // hop < 2 * width:
+                continue
+            if window.aliasing > _ALIASING[double] or window.amplification > _AMPLIFICATION:
+                continue
+            grid = Grid(d, cutoff, window, *split[1:], double)
+            if split[0] <= GOOD_COLUMNS:
+                return grid
+            options.append((split[0], grid))
+    split = split_cells(d)
+    if split is not None:
+        options.append((2 * split[0], Grid(d, cutoff, None, *split[1:], double)))
+    return min(options, key=lambda option: option[0])[1] if options else None

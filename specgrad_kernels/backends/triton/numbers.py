@@ -1,0 +1,135 @@
+"""Coefficients of the band kernels, in float64 and in the order in which lanes load them."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specgrad_kernels import design
+from specgrad_kernels.backends.triton.butterflies import ROOT_OFFSETS
+from specgrad_kernels.backends.triton.grid import Grid
+from specgrad_kernels.design import Array
+
+
+def taps(grid: Grid, hop: int, width: int) -> Array:
+    """The window, ``[width, hop]``; cells that are shorter than ``hop`` are filled with zeros."""
+    padded = np.zeros((width, hop))
+    if grid.window is None:
+        padded[width // 2, 0] = 1
+    else:
+        padded[:, : grid.hop] = grid.window.taps().reshape(width, grid.hop)
+    return padded
+
+
+@lru_cache(maxsize=64)
+def gains(grid: Grid) -> Array:
+    """What each bin of the coarse transform is multiplied by, inverse scaling included."""
+    spectrum = np.zeros(grid.cells // 2 + 1)
+    removed = np.ones(grid.cutoff)
+    if grid.window is None:
+        spectrum[: grid.cutoff] = removed / grid.cells
+    else:
+        taps = grid.window.taps()
+        spectrum[: grid.cutoff] = design.window_gains(taps, grid.hop, grid.d, removed)
+    return spectrum
+
+
+def circulant(grid: Grid) -> Array:
+    """The circulant matrix' first column, from ``1 - cells`` to ``cells - 1``."""
+    kernel = np.fft.irfft(gains(grid) * grid.cells, n=grid.cells)
+    return np.concatenate([kernel[1:], kernel])
+
+
+def cosine_and_sine(turns: Array) -> Array:
+    """Cosines and negative sines of so many turns, one after the other."""
+    return np.stack([np.cos(2 * np.pi * turns), -np.sin(2 * np.pi * turns)])
+
+
+def columns_forward(columns: int) -> Array:
+    """``[2, columns, bins]``: real and imaginary part of the column transform."""
+    bins = np.arange(columns // 2 + 1)
+    return cosine_and_sine(np.outer(np.arange(columns), bins) % columns / columns)
+
+
+def columns_back(columns: int) -> Array:
+    """``[columns, columns]``: from real rows, then imaginary rows, to the columns.
+
+    A bin between the first and the last stands for its mirror image too.
+
+    >>> x = np.arange(6.0)
+    >>> spectrum = np.fft.rfft(x)
+    >>> packed = np.concatenate([spectrum.real, spectrum.imag[1:3]])
+    >>> bool(np.allclose(packed @ columns_back(6) / 6, x))
+    True
+    """
+    bins = np.arange(columns // 2 + 1)
+    cosine, sine = cosine_and_sine(np.outer(bins, np.arange(columns)) % columns / columns)
+    paired = (bins > 0) & (2 * bins < columns)
+    return np.concatenate([np.where(paired, 2.0, 1.0)[:, None] * cosine, 2 * sine[paired]])
+
+
+def bin_order(log: int, lanes: int) -> NDArray[np.int64]:
+    """Bin that ``butterflies.forward`` leaves in each register and lane, ``[8, lanes]``."""
+    bins = np.tile(np.arange(8), (lanes, 1))
+    weight, below = 8, log - 3
+    while below > 0:
+        bits = min(below, 3)
+        below -= bits
+        side = 1 << bits
+        shape = (-1, side, 1 << below, side, 8 >> bits)
+        bins = bins.reshape(shape).transpose(0, 3, 2, 1, 4).reshape(lanes, 8)
+        bins = bins + weight * (np.arange(8) >> (3 - bits))
+        weight <<= bits
+    return bins.T
+
+
+def line_tables(grid: Grid, first: int, lanes: int) -> Array:
+    """For one program of ``solve``: gains, and where lines are not split the turns before them."""
+    middle, low = 1 << grid.log_middle, grid.log_rows - 3
+    lines = (grid.columns // 2 + 1) * middle
+    lane = np.arange(lanes)
+    line, place = first + (lane >> low), lane & ((1 << low) - 1)
+    lowest = line // middle + grid.columns * (line % middle)
+    bins = lowest + grid.columns * middle * bin_order(grid.log_rows, lanes)
+    bins = bins % grid.cells
+    scale = gains(grid)[np.minimum(bins, grid.cells - bins)] * (line < lines)
+    if grid.log_middle:
+        return scale
+    sample = place + (1 << low) * np.arange(8)[:, None]
+    turns = cosine_and_sine(sample * lowest % grid.cells / grid.cells)
+    return np.concatenate([scale, *turns])
+
+
+def middle_turns(grid: Grid) -> Array:
+    """Turns around the transform of the middle: by its points, by places in a row, by both."""
+    middle, row = 1 << grid.log_middle, 1 << grid.log_rows
+    bins = np.arange(grid.columns // 2 + 1)
+    point, place = np.arange(middle), np.arange(row)
+    by_point = cosine_and_sine(np.outer(bins, point) / (grid.columns * middle))
+    by_place = cosine_and_sine(np.outer(bins, place) / grid.cells)
+    by_both = cosine_and_sine(np.outer(point, place) / (middle * row))
+    return np.concatenate([by_point.ravel(), by_place.ravel(), by_both.ravel()])
+
+
+def roots() -> Array:
+    """Turns between the steps of ``butterflies.forward``, at ``ROOT_OFFSETS``."""
+    parts = []
+    for length in ROOT_OFFSETS:
+        turns = np.outer(np.arange(8), np.arange(length // 8)) / length
+        parts.append(cosine_and_sine(turns).ravel())
+    return np.concatenate(parts)
+
+
+def box_weights(window: int) -> Array:
+    """The moving average of odd width ``window``."""
+    return np.full(window, 1 / window)
+
+
+def gaussian_weights(sigma: float) -> Array:
+    """A Gaussian cut at ``ceil(4 sigma)`` and renormalised."""
+    radius = math.ceil(4 * sigma)
+    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
+    return weights / weights.sum()

@@ -1,0 +1,225 @@
+"""Kernels on the coarse grid: to the band, times the gains, and back.
+
+The grid is ``[columns, middle, rows]``, filled row by row; ``middle`` and ``rows`` are powers of
+two. ``solve`` takes the transform down the columns while it loads (few columns: a sum each),
+transforms some lines, scales them and comes back to the lines; ``interpolate`` undoes the
+columns. A grid too long for that has ``middle`` before and after. A grid without such factors
+is multiplied by its circulant matrix.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from specgrad_kernels.backends.triton import fields
+from specgrad_kernels.backends.triton.butterflies import (
+    ROOTS64,
+    add8,
+    backward,
+    dft8,
+    exchange,
+    forward,
+    load8,
+    scale8,
+    store8,
+    turn8,
+    turn_all,
+    turn_by_roots,
+)
+from specgrad_kernels.backends.triton.common import number
+
+
+@triton.jit
+def _zeros8(LANES: tl.constexpr, REAL: tl.constexpr):
+    zero = tl.zeros([LANES], REAL)
+    return (zero, zero, zero, zero, zero, zero, zero, zero)
+
+
+@triton.jit
+def _transform_columns(
+    grid, cosines, sines, columns, bins, row, step, mask, LANES: tl.constexpr, REAL: tl.constexpr
+):
+    """One bin of the column transform, at eight places ``step`` apart."""
+    r = _zeros8(LANES, REAL)
+    i = _zeros8(LANES, REAL)
+    for _ in range(columns):
+        value = load8(grid, step, mask)
+        r = add8(r, value, tl.load(cosines, mask, 0.0))
+        i = add8(i, value, tl.load(sines, mask, 0.0))
+        grid += row
+        cosines += bins
+        sines += bins
+    return r, i
+
+
+@triton.jit
+def _circulant(grid, kernel, cell, cells, known, LANES: tl.constexpr, REAL: tl.constexpr):
+    """One row of the circulant matrix for each lane. Four sums: shorter ones lose less."""
+    sum0 = tl.zeros([LANES], REAL)
+    sum1 = tl.zeros([LANES], REAL)
+    sum2 = tl.zeros([LANES], REAL)
+    sum3 = tl.zeros([LANES], REAL)
+    kernel += cell + cells - 1
+    quarters = cells // 4 * 4
+    for start in range(0, quarters, 4):
+        sum0 += tl.load(grid + start) * tl.load(kernel - start, known, 0.0)
+        sum1 += tl.load(grid + start + 1) * tl.load(kernel - start - 1, known, 0.0)
+        sum2 += tl.load(grid + start + 2) * tl.load(kernel - start - 2, known, 0.0)
+        sum3 += tl.load(grid + start + 3) * tl.load(kernel - start - 3, known, 0.0)
+    for start in range(quarters, cells):
+        sum0 += tl.load(grid + start) * tl.load(kernel - start, known, 0.0)
+    return (sum0 + sum1) + (sum2 + sum3)
+
+
+@triton.jit
+def solve(
+    programs,
+    coefficients,
+    workspace,
+    REAL: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """Lines from ``FIRST`` on, as many as fit in ``8 * LANES`` values."""
+    lane = tl.arange(0, LANES)
+    first = number(programs, fields.FIRST)
+    columns = number(programs, fields.COLUMNS)
+    log = number(programs, fields.LOG_ROWS)
+    log_middle = number(programs, fields.LOG_MIDDLE)
+    grid = workspace + number(programs, fields.GRID)
+    back = workspace + number(programs, fields.BACK)
+    matrix = coefficients + number(programs, fields.MATRIX)
+    turns = coefficients + number(programs, fields.TURNS) + lane
+    if log == 0:
+        cells = number(programs, fields.CELLS)
+        cell = first + lane
+        known = cell < cells
+        total = _circulant(grid, matrix, cell, cells, known, LANES, REAL)
+        tl.store(back + cell, total, known)
+    else:
+        row = 1 << log
+        step = row >> 3
+        line = first + (lane >> (log - 3))
+        place = lane & (step - 1)
+        bins = columns // 2 + 1
+        lines = bins << log_middle
+        known = line < lines
+        turned = tl.where(log_middle == 0, known, False)
+        gains = load8(turns, LANES, known)
+        cosines = load8(turns + 8 * LANES, LANES, turned)
+        sines = load8(turns + 16 * LANES, LANES, turned)
+        split = workspace + number(programs, fields.LINES) + line * row + place
+        if log_middle > 0:
+            r = load8(split, step, known)
+            i = load8(split + lines * row, step, known)
+        else:
+            r, i = _transform_columns(
+                grid + place,
+                matrix + line,
+                matrix + line + bins * columns,
+                columns,
+                bins,
+                row,
+                step,
+                known,
+                LANES,
+                REAL,
+            )
+            r, i = turn8(r, i, cosines, sines, 1)
+        r, i = forward(r, i, coefficients, lane, log, LANES)
+        r, i = scale8(r, gains), scale8(i, gains)
+        r, i = backward(r, i, coefficients, lane, log, LANES)
+        # Every lane stores where it loaded: no other lane's values are lost.
+        if log_middle > 0:
+            store8(split, step, r, known)
+            store8(split + lines * row, step, i, known)
+        else:
+            r, i = turn8(r, i, cosines, sines, -1)
+            paired = known & (line > 0) & (2 * line < columns)
+            store8(back + line * row + place, step, r, known)
+            store8(back + (columns // 2 + line) * row + place, step, i, paired)
+
+
+@triton.jit
+def middle(
+    programs,
+    coefficients,
+    workspace,
+    REAL: tl.constexpr,
+    LANES: tl.constexpr,
+    INVERSE: tl.constexpr,
+):
+    """One bin's line as ``[middle, rows]``: transform down some of its columns, 8 or 64 points.
+
+    Forward, from the grid, the column transform comes first; inverse, the result is what
+    ``interpolate`` reads.
+    """
+    WIDE: tl.constexpr = LANES // 8
+    lane = tl.arange(0, LANES)
+    first = number(programs, fields.FIRST)
+    bin = number(programs, fields.BIN)
+    columns = number(programs, fields.COLUMNS)
+    log = number(programs, fields.LOG_ROWS)
+    log_middle = number(programs, fields.LOG_MIDDLE)
+    bins = columns // 2 + 1
+    row = 1 << log
+    points = 1 << log_middle
+    many = log_middle > 3
+    group = tl.where(many, lane // WIDE, 0)
+    place = first + tl.where(many, lane % WIDE, lane)
+    known = place < row
+    near = group * row + place
+    step = (points >> 3) * row
+    lines = workspace + number(programs, fields.LINES) + bin * points * row + near
+    imaginary = lines + bins * points * row
+    matrix = coefficients + number(programs, fields.MATRIX) + bin + 0 * lane
+    by_point = coefficients + number(programs, fields.TURNS)
+    by_place = by_point + 2 * bins * points
+    by_both = by_place + 2 * bins * row
+    by_point += bin * points + group
+    by_place += bin * row + place
+    by_both += near
+    point_c = load8(by_point, points >> 3, known)
+    point_s = load8(by_point + bins * points, points >> 3, known)
+    place_c = tl.load(by_place, known, 0.0)
+    place_s = tl.load(by_place + bins * row, known, 0.0)
+    if INVERSE:
+        r = load8(lines, step, known)
+        i = load8(imaginary, step, known)
+        both_c = load8(by_both, step, known)
+        r, i = turn8(r, i, both_c, load8(by_both + points * row, step, known), -1)
+        r, i = turn_all(r, i, place_c, place_s, -1)
+        r, i = dft8(r, i, 1)
+        if many:
+            r, i = exchange(r, i, LANES, 5, 3)
+            r, i = turn_by_roots(r, i, coefficients + ROOTS64, group, 64, -1)
+            r, i = dft8(r, i, 1)
+        r, i = turn8(r, i, point_c, point_s, -1)
+        back = workspace + number(programs, fields.BACK) + near
+        paired = tl.where((bin > 0) & (2 * bin < columns), known, False)
+        store8(back + bin * points * row, step, r, known)
+        store8(back + (columns // 2 + bin) * points * row, step, i, paired)
+    else:
+        r, i = _transform_columns(
+            workspace + number(programs, fields.GRID) + near,
+            matrix,
+            matrix + bins * columns,
+            columns,
+            bins,
+            points * row,
+            step,
+            known,
+            LANES,
+            REAL,
+        )
+        r, i = turn8(r, i, point_c, point_s, 1)
+        r, i = dft8(r, i, -1)
+        if many:
+            r, i = turn_by_roots(r, i, coefficients + ROOTS64, group, 64, 1)
+            r, i = exchange(r, i, LANES, 5, 3)
+            r, i = dft8(r, i, -1)
+        both_c = load8(by_both, step, known)
+        r, i = turn8(r, i, both_c, load8(by_both + points * row, step, known), 1)
+        r, i = turn_all(r, i, place_c, place_s, 1)
+        store8(lines, step, r, known)
+        store8(imaginary, step, i, known)
