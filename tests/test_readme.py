@@ -116,13 +116,21 @@ def ready_library():
     return {"SPECGRAD_KERNELS": str(found[0])} if found else {}
 
 
-@pytest.mark.slow
-def test_commands_after_an_install_inside_and_outside_of_the_checkout(tmp_path):
-    """Those of `python -m` in both places: inside, the checkout hides what was installed."""
-    checkout = copy_sources(tmp_path / "checkout")
-    fresh = Environment(tmp_path / "env")
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A checkout, and a new environment into which it was installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    checkout = copy_sources(folder / "checkout")
+    fresh = Environment(folder / "env")
     fresh.install(checkout, SPECGRAD_BUILD_EXT="1", **ready_library())
     shutil.rmtree(checkout / "build", ignore_errors=True)
+    return checkout, fresh
+
+
+@pytest.mark.slow
+def test_commands_after_an_install_inside_and_outside_of_the_checkout(installed, tmp_path):
+    """Those of `python -m` in both places: inside, the checkout hides what was installed."""
+    checkout, fresh = installed
     outside = tmp_path / "outside"
     outside.mkdir()
     for command in dict.fromkeys(SHORTER.get(c, c) for c in commands()):
@@ -156,9 +164,8 @@ def test_install_without_native_code(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_installed_package_has_every_file_and_type_information(tmp_path):
-    fresh = Environment(tmp_path / "env")
-    fresh.install(copy_sources(tmp_path / "source"), SPECGRAD_BUILD_EXT="1", **ready_library())
+def test_an_installed_package_has_every_file_and_type_information(installed, tmp_path):
+    _, fresh = installed
     (site,) = fresh.folder.glob("lib/python*/site-packages")
     built = {path.name.split(".")[0] for path in site.glob("specgrad_kernels/*.so")}
     assert built == {"_kernels", "_cpu"}
