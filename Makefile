@@ -7,7 +7,7 @@ BUILT_WITH := torch==2.13.0
 CXX ?= g++
 NATIVE := $(wildcard csrc/*)
 
-.PHONY: all demo test test-fast test-torch elsewhere lint sanitize wheels bench clean docs
+.PHONY: all demo test test-fast test-triton test-torch elsewhere lint sanitize wheels bench clean docs
 
 all: $(VENV)/installed
 
@@ -57,6 +57,20 @@ test-torch: $(VENV)/installed
 # One wheel for each Python on this machine, in dist/.
 wheels: $(VENV)/installed
 	.ci/wheels
+
+# The GPU kernels with each version of Triton that a PyTorch from 2.10 on brings along: compiled,
+# launched through its own launcher into a stand-in driver, and executed. About 700 MB a version.
+TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
+
+test-triton: $(VENV)/installed
+	for version in $(TRITONS); do \
+		folder=$(VENV)/triton/$$version; \
+		test -d $$folder || $(BIN)/pip install --quiet --no-deps --target $$folder \
+			triton==$$version || exit 1; \
+		echo "Triton $$version"; \
+		OMP_NUM_THREADS=1 PYTHONPATH=$$folder $(BIN)/pytest -q tests/triton/test_launched.py \
+			tests/triton/test_warps.py tests/triton/test_ptx.py || exit 1; \
+	done
 
 # The native code under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: $(VENV)/installed

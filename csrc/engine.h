@@ -23,9 +23,8 @@ class LayoutKey {
     words_.push_back(static_cast<int64_t>(dtype));
     words_.push_back(static_cast<int64_t>(dims));
   }
-  template <class Range>
-  void append(const Range& values) {
-    words_.insert(words_.end(), values.begin(), values.end());
+  void append(const int64_t* begin, const int64_t* end) {
+    words_.insert(words_.end(), begin, end);
   }
   bool operator==(const LayoutKey& other) const { return words_ == other.words_; }
 

@@ -6,7 +6,9 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -134,25 +136,88 @@ LayoutKey layouts_of(const std::vector<Tensor>& grads) {
   LayoutKey layouts;
   for (const Tensor& grad : grads) {
     layouts.begin_tensor(dtype_of(grad), static_cast<size_t>(grad.dim()));
-    layouts.append(grad.sizes());
-    layouts.append(grad.strides());
+    layouts.append(grad.sizes().begin(), grad.sizes().end());
+    layouts.append(grad.strides().begin(), grad.strides().end());
   }
   return layouts;
 }
 
+// The gradients of a call, unwrapped only as far as a call needs: a vector of Tensor costs as much
+// again as everything else that a call does.
+class Gradients {
+ public:
+  explicit Gradients(StableListHandle list) : list_(list) {
+    size_t size = 0;
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_list_size(list, &size));
+    handles_.reserve(size);
+    for (size_t i = 0; i < size; ++i) {
+      StableIValue item;
+      STABLE_TORCH_ERROR_CODE_CHECK(torch_list_get_item(list, i, &item));
+      handles_.push_back(torch::stable::detail::to<AtenTensorHandle>(item));
+    }
+  }
+  ~Gradients() {
+    for (AtenTensorHandle handle : handles_) aoti_torch_delete_tensor_object(handle);
+    torch_delete_list(list_);
+  }
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
+  // False when one has no floating dtype.
+  bool append_layouts(LayoutKey& layouts) const {
+    static const int32_t dtypes[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(),
+                                     aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16()};
+    for (AtenTensorHandle handle : handles_) {
+      int32_t dtype = 0;
+      int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
+      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &dtype));
+      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dims));
+      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &sizes));
+      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &strides));
+      const int32_t* found = std::find(std::begin(dtypes), std::end(dtypes), dtype);
+      if (found == std::end(dtypes)) return false;
+      layouts.begin_tensor(static_cast<DType>(found - dtypes), static_cast<size_t>(dims));
+      layouts.append(sizes, sizes + dims);
+      layouts.append(strides, strides + dims);
+    }
+    return true;
+  }
+
+  void append_data(std::vector<void*>& data) const {
+    for (AtenTensorHandle handle : handles_) {
+      void* pointer = nullptr;
+      STABLE_TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(handle, &pointer));
+      data.push_back(pointer);
+    }
+  }
+
+ private:
+  StableListHandle list_;
+  std::vector<AtenTensorHandle> handles_;
+};
+
 // Filters in place; an Outcome other than `done` says why not.
-int64_t run(std::vector<Tensor> grads, int64_t plan, bool disjoint) {
-  const std::shared_ptr<const Program> program = programs().find(plan, layouts_of(grads));
-  if (!program) return static_cast<int64_t>(Outcome::unknown_layout);
+Outcome run(const Gradients& grads, int64_t plan, bool disjoint) {
+  static thread_local LayoutKey layouts;
   static thread_local std::vector<void*> data;
+  layouts.clear();
   data.clear();
-  for (const Tensor& grad : grads) data.push_back(grad.mutable_data_ptr());
+  if (!grads.append_layouts(layouts)) return Outcome::unknown_layout;
+  const std::shared_ptr<const Program> program = programs().find(plan, layouts);
+  if (!program) return Outcome::unknown_layout;
+  grads.append_data(data);
   std::unique_ptr<Workspace> workspace = workspaces().borrow();
-  const Outcome outcome =
-      program->run(data, disjoint, static_cast<int>(torch::stable::get_num_threads()), run_slots,
-                   *workspace);
+  const int threads = static_cast<int>(torch::stable::get_num_threads());
+  const Outcome outcome = program->run(data, disjoint, threads, run_slots, *workspace);
   workspaces().give_back(std::move(workspace));
-  return static_cast<int64_t>(outcome);
+  return outcome;
+}
+
+void run_boxed(StableIValue* stack, uint64_t, uint64_t) {
+  using torch::stable::detail::from;
+  using torch::stable::detail::to;
+  const Gradients grads(to<StableListHandle>(stack[0]));
+  stack[0] = from(static_cast<int64_t>(run(grads, to<int64_t>(stack[1]), to<bool>(stack[2]))));
 }
 
 // Takes numbers from the front of a list.
@@ -251,7 +316,7 @@ std::tuple<int64_t, int64_t> release_memory() {
 }  // namespace
 
 STABLE_TORCH_LIBRARY(specgrad_native, m) {
-  m.def("run(Tensor(a!)[] grads, int plan, bool disjoint) -> int");
+  m.def("run(Tensor(a!)[] grads, int plan, bool disjoint=False) -> int");
   m.def(
       "load(Tensor[] grads, int plan, int[] designs, Tensor values, int[] tensors, "
       "bool refuse_nonfinite) -> ()");
@@ -262,7 +327,7 @@ STABLE_TORCH_LIBRARY(specgrad_native, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specgrad_native, CPU, m) {
-  m.impl("run", TORCH_BOX(&run));
+  m.impl("run", &run_boxed);
   m.impl("load", TORCH_BOX(&load));
   m.impl("workspace_bytes", TORCH_BOX(&workspace_bytes));
 }

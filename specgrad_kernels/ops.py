@@ -81,6 +81,7 @@ def filter_grads_(
     strategy: str = "auto",
     seed: int = 0,
     group_dims: int = 1,
+    gains: Sequence[tuple[float, float]] | None = None,
 ) -> None:
     """High-pass filter every gradient in place, all in one call.
 
@@ -104,8 +105,10 @@ def filter_grads_(
         ratio = tuple(ratio)
     if order is not None and not isinstance(order, str):
         order = tuple(int(i) for i in order)
+    if isinstance(gains, list):
+        gains = tuple([tuple(each) if isinstance(each, list) else each for each in gains])
     fields: tuple = (method, ratio, window, sigma, boundary, order, batch_dims, nonfinite)
-    fields += (strategy, seed, group_dims)
+    fields += (strategy, seed, group_dims, gains)
     if torch.compiler.is_compiling():
         trace(grads, tuple([_as_constant(field) for field in fields]), backend)
         return

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
 from specgrad_kernels import hooks, ops, program
@@ -63,6 +64,7 @@ class FilterPlan:
         self._hold([parameter for _, parameter in named])
         self._graph_name = ops.name_for_graphs(self.spec)
         self._programs: dict[torch.device, program.Program] = {}
+        self._on_cpu: program.Program | None = None
         self._program_on(named[0][1].device if named else torch.device("cpu"))
 
     @classmethod
@@ -115,18 +117,21 @@ class FilterPlan:
         """Found once for each device; a backend that cannot serve is refused."""
         if device not in self._programs:
             self._programs[device] = program.find(self.spec, self.backend, device)
+            self._on_cpu = self._programs.get(torch.device("cpu"))
         return self._programs[device]
 
     def filter_grads_(self, grads: Sequence[Tensor | None] | None = None) -> None:
         """Filter the layers' ``.grad``, or ``grads`` given in the plan's order, in place."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             ops.trace(self._listed(grads), self._graph_name, self.backend)
             return
-        if grads is None and self._parameters and not self._some_on_meta:
+        parameters = self._parameters
+        if grads is None and parameters and not self._some_on_meta:
             # the way of every step: nothing is looked up that the plan knows
-            present = [grad for each in self._parameters if (grad := each.grad) is not None]
-            if len(present) == len(self._parameters):
-                self._program_on(present[0].device).run(present)
+            present = [grad for each in parameters if (grad := each.grad) is not None]
+            if len(present) == len(parameters):
+                at_hand = self._on_cpu if present[0].is_cpu else None
+                (at_hand or self._program_on(present[0].device)).run(present)
                 return
         ops.apply(self._listed(grads), self.spec, self.backend)
 
@@ -210,7 +215,7 @@ class FilterPlan:
         return f"FilterPlan({len(self.names)} layers, {self.spec})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parameters": None, "_programs": {}}
+        return {**self.__dict__, "_parameters": None, "_programs": {}, "_on_cpu": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

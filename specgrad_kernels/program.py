@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
+from torch.compiler import is_compiling
 
 from specgrad_kernels import checks
 from specgrad_kernels.backends import Backend, choose
@@ -30,16 +31,17 @@ class Program:
         self.backend = backend
         self.handle = spec.handle ^ hash_of(backend.NAME)
         self._run = backend.run
+        self._plain = spec.order is None
 
     def run(self, grads: list[Tensor]) -> None:
         """Filter in place, or raise with nothing changed."""
-        if torch.compiler.is_compiling() and any(grad.requires_grad for grad in grads):
+        if is_compiling() and any(grad.requires_grad for grad in grads):
             # after a break in a graph the kernel is given values that no longer say so
             checks.check_grads(grads, self.spec)
         if peek_interpreter_stack() is not None:  # inside vmap: the operator has a rule for it
             _IN_GRAPHS[self.handle] = self
             torch.ops.specgrad.filter_grads_.default(grads, self.handle)
-        elif self.spec.order is None:
+        elif self._plain:
             self._run(grads, self.spec)
         elif is_sample_order(self.spec.order):
             self._run_on_samples(grads)

@@ -38,8 +38,8 @@ def _checked_ratio(value: Ratio) -> Fraction:
 class FilterSpec:
     """Which filter, how strong, and how a tensor becomes a signal.
 
-    method: the name of a kind: ``fft``, ``lap``, ``gaussian``, ``centralize``, or a control:
-        ``fft_high``, ``random``, ``l2``, ``fft2d`` (which leaves 1x1 kernels alone).
+    method: the name of a kind: ``fft``, ``lap``, ``gaussian``, ``centralize``, ``spectrum``,
+        or a control: ``fft_high``, ``random``, ``l2``, ``fft2d`` (which leaves 1x1 kernels alone).
     ratio: share of the rFFT bins to suppress, in [0, 1); one number, or one per tensor. It
         is taken as the decimal that was written, so ``0.29`` is exactly 29/100. A tensor
         whose cutoff is 0 is left alone, unless ``window`` or ``sigma`` gives a width.
@@ -55,6 +55,8 @@ class FilterSpec:
     seed: draws the bins of ``random``.
     group_dims: of ``centralize``: leading dimensions that number the groups whose means are
         subtracted: 1 for each output filter, 2 for each kernel, 0 for the whole tensor.
+    gains: of ``spectrum``: breakpoints of a frequency, as a share of the highest (Nyquist), and
+        a gain; linear between them, a step where a frequency is repeated.
 
     >>> FilterSpec(ratio=0.1).cutoff(36864)
     1843
@@ -71,6 +73,7 @@ class FilterSpec:
     strategy: str = "auto"
     seed: int = 0
     group_dims: int = 1
+    gains: Sequence[tuple[float, float]] | None = None
 
     def __post_init__(self) -> None:
         one_of("method", self.method, METHODS)

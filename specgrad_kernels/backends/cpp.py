@@ -61,7 +61,8 @@ else:
     INSTRUCTION_SET = None
 
 
-_increment_version = torch.autograd.graph.increment_version
+# torch.autograd.graph.increment_version without its look at the argument
+_increment_version = torch._C._increment_version
 
 
 def why_not() -> str | None:
@@ -87,7 +88,7 @@ _any_requires_grad: Callable[..., bool] = getattr(
 def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """Filter in place. The kernel only recognises bad input; the checks explain it."""
     try:
-        refused = _any_requires_grad(*grads) or _run(grads, spec.handle, False)
+        refused = _any_requires_grad(*grads) or _run(grads, spec.handle)
     except (AttributeError, RuntimeError, TypeError, ValueError):
         checks.check_grads(grads, spec)
         raise

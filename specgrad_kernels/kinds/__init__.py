@@ -8,10 +8,11 @@ from specgrad_kernels.kinds.controls import L2, Fft2d, FftHigh, RandomBins
 from specgrad_kernels.kinds.fft import Fft
 from specgrad_kernels.kinds.gaussian import Gaussian
 from specgrad_kernels.kinds.lap import Lap
+from specgrad_kernels.kinds.spectrum import Spectrum
 
 __all__ = ["BOUNDARIES", "CONTROLS", "KINDS", "METHODS", "Bins", "Kind", "LocalAverage", "Numbers"]
 
-FUSED = (Fft(), Lap(), Gaussian(), Centralize())
+FUSED = (Fft(), Lap(), Gaussian(), Centralize(), Spectrum())
 """Computed by every backend in one read and one write."""
 _CONTROLS = (FftHigh(), RandomBins(), L2(), Fft2d())
 

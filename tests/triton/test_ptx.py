@@ -19,9 +19,9 @@ TOLERANCE = {
 }
 
 
-def _errors(grads, spec):
+def _errors(grads, spec, target="sm_80"):
     exact = reference(grads, spec)
-    names = execute(grads, spec)
+    names = execute(grads, spec, target)
     errors = [
         float((grad.double() - truth).norm() / truth.norm())
         for grad, truth in zip(grads, exact, strict=True)
@@ -67,6 +67,12 @@ def test_detrend(method, dtype):
 def test_detrend_in_one_tile(boundary):
     error, names = _errors(random_grads([100]), FilterSpec(method="lap", boundary=boundary))
     assert names == ["subtract_smooth"]
+    assert error < TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("spec", [FilterSpec(), FilterSpec("lap"), FilterSpec("gaussian")])
+def test_code_for_sm_90(spec):
+    error, _ = _errors(random_grads([432]), spec, "sm_90")
     assert error < TOLERANCE[torch.float32]
 
 

@@ -48,7 +48,7 @@ class AddressTable:
         self._writes = []
         first = 0
         for size in sizes:
-            part = {"table": self.tensor[first:], "num_warps": 1}
+            part = {"table": self.tensor[first:], "num_warps": 1, "enable_fp_fusion": True}
             write = handles.bind(store_addresses, (1,), stream, part, (_EXAMPLE,) * size)
             self._writes.append((write, first, first + size))
             first += size

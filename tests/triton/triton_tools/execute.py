@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from specgrad_kernels.backends.triton.tables import KERNELS, is_double
 from specgrad_kernels.spec import FilterSpec
 from triton_tools.offline import Variant, compile_variant
 from triton_tools.ptx import Program
+from triton_tools.ptx.machine import Memory, tensor_bytes
+
+Run = Callable[[Program, int, Sequence[int], Memory], object]
 
 TARGET = "sm_80"
 
@@ -23,8 +26,18 @@ def storage_of(tensor: Tensor) -> Tensor:
     return tensor.as_strided((elements,), (1,), 0)
 
 
-def execute(grads: Sequence[Tensor], spec: FilterSpec) -> list[str]:
-    """Filter gradients of one dtype in place; the kernels that ran."""
+def execute(
+    grads: Sequence[Tensor],
+    spec: FilterSpec,
+    target: str = TARGET,
+    run: Run = Program.execute,
+    only: str = "",
+) -> list[str]:
+    """Filter gradients of one dtype in place; the kernels that ran.
+
+    run: how a launch is executed
+    only: a kernel without which nothing is executed, on memory that no other has written
+    """
     dtype = grads[0].dtype
     double = is_double(dtype)
     signals = [
@@ -44,11 +57,15 @@ def execute(grads: Sequence[Tensor], spec: FilterSpec) -> list[str]:
     names = []
     for step in plan.launches:
         variant = Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype)
-        compiled = compile_variant(variant, TARGET)
+        if only and step.kernel != only:
+            continue
+        compiled = compile_variant(variant, target)
         tensors["programs"] = torch.from_numpy(step.programs)
         kernel = KERNELS[step.kernel]
         arguments = [tensors[name] for name in kernel.arg_names if name in tensors]
         program = Program(compiled.asm["ptx"], compiled.metadata.shared)
-        program.run(len(step.programs), arguments, [storage_of(grad) for grad in grads])
+        reachable = [*arguments, *map(storage_of, grads)]
+        memory = Memory([tensor_bytes(tensor) for tensor in reachable])
+        run(program, len(step.programs), [tensor.data_ptr() for tensor in arguments], memory)
         names.append(step.kernel)
     return names

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -76,25 +77,52 @@ class Program:
         memory = Memory([tensor_bytes(tensor) for tensor in (*arguments, *reachable)])
         self.execute(grid, [tensor.data_ptr() for tensor in arguments], memory)
 
-    def execute(self, grid: int, values: Sequence[int], memory: Memory) -> None:
+    def execute(
+        self, grid: int, values: Sequence[int], memory: Memory, watch: Watch | None = None
+    ) -> None:
         """All programs, with the bits of each parameter."""
         for index in range(grid):
-            Machine(self.kernel, memory, self.shared_bytes, values, index).run()
+            Machine(self.kernel, memory, self.shared_memory(), values, index, watch=watch).run()
+
+    def shared_memory(self) -> Memory:
+        """What the threads of one program share; it reads as NaN before it is written."""
+        return Memory([(0, np.full(self.shared_bytes, 0xFF, dtype=np.uint8))])
+
+
+class Watch(Protocol):
+    """Somebody who is told what the threads of a program do to memory."""
+
+    def touch(
+        self, space: str, threads: np.ndarray, addresses: np.ndarray, data: np.ndarray | int
+    ) -> None:
+        """Bytes ``[lanes, size]`` are stored, or a number of bytes is loaded."""
+
+    def barrier(self) -> None:
+        """All threads of the program have met."""
 
 
 class Machine:
-    """One program: all its threads, lowest program counter first so that they meet again."""
+    """One program, or one warp of it: lowest program counter first, so that threads meet again."""
 
     def __init__(
-        self, kernel: Kernel, memory: Memory, shared_bytes: int, values: Sequence[int], index: int
+        self,
+        kernel: Kernel,
+        memory: Memory,
+        shared: Memory,
+        values: Sequence[int],
+        index: int,
+        warp: int | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.kernel = kernel
-        self.threads = kernel.threads
+        self.threads = kernel.threads if warp is None else 32
         self.memory = memory
-        # Uninitialised shared memory reads as NaN.
-        self.shared = Memory([(0, np.full(shared_bytes, 0xFF, dtype=np.uint8))])
+        self.shared = shared
+        self.watch = watch
+        self.alone = warp is not None
+        self.waiting = False
         self.parameters = dict(zip(kernel.parameters, values, strict=False))
-        lanes = np.arange(self.threads, dtype=np.uint32)
+        lanes = np.arange(self.threads, dtype=np.uint32) + np.uint32(32 * (warp or 0))
         self.special = {"%tid.x": lanes, "%ctaid.x": np.full(self.threads, index, np.uint32)}
         self.registers: dict[str, np.ndarray] = {}
         self.counter = np.zeros(self.threads, dtype=np.int64)
@@ -102,13 +130,19 @@ class Machine:
         self.mask = np.ones(self.threads, dtype=bool)
         self.whole = True
 
+    @property
+    def ended(self) -> bool:
+        """Whether every thread has returned."""
+        return int(self.counter.min()) >= len(self.kernel.code)
+
     def run(self) -> None:
-        """Until every thread has returned."""
+        """Until every thread has returned, or a warp that runs alone waits for the others."""
         code, end = self.kernel.code, len(self.kernel.code)
+        self.waiting = False
         with np.errstate(all="ignore"):
             while True:
                 position = int(self.counter.min())
-                if position >= end:
+                if position >= end or self.waiting:
                     return
                 self.mask = self.counter == position
                 self.whole = bool(self.mask.all())
@@ -176,6 +210,15 @@ class Machine:
         else:
             base = self._storage(operand.base).astype(np.int64)
         return base[self.mask] + operand.offset
+
+    def tell(self, memory: Memory, addresses: np.ndarray, data: np.ndarray | int) -> None:
+        """Tell the watch what the threads at work do."""
+        if self.watch is not None:
+            threads = self.special["%tid.x"][self.mask]
+            if isinstance(data, np.ndarray):
+                data = np.ascontiguousarray(data).view(np.uint8).reshape(len(threads), -1)
+            space = "shared" if memory is self.shared else "global"
+            self.watch.touch(space, threads, addresses, data)
 
     def scatter(self, values: np.ndarray) -> np.ndarray:
         """Values of the threads at work, spread over all threads."""
@@ -294,7 +337,9 @@ def _load(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
         machine.write(target, np.full(machine.threads, value, dtype=TYPES[opcode[2]]))
         return
     memory, count, kind = _space(machine, opcode)
-    values = memory.load(machine.address(source), TYPES[kind], count)
+    addresses = machine.address(source)
+    values = memory.load(addresses, TYPES[kind], count)
+    machine.tell(memory, addresses, count * np.dtype(TYPES[kind]).itemsize)
     parts = target.parts if isinstance(target, Vector) else (target,)
     _require(len(parts) == count, opcode)
     for index, part in enumerate(parts):
@@ -307,7 +352,9 @@ def _store(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
     parts = source.parts if isinstance(source, Vector) else (source,)
     _require(len(parts) == count, opcode)
     values = np.stack([machine.read(part, kind)[machine.mask] for part in parts], axis=1)
-    memory.store(machine.address(target), values)
+    addresses = machine.address(target)
+    machine.tell(memory, addresses, values)
+    memory.store(addresses, values)
 
 
 def _copy(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
@@ -332,7 +379,10 @@ def _copy(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
         chosen = wanted > 0
         if chosen.any():
             values[chosen] = machine.memory.load(sources[chosen], np.uint8, size)
-        machine.copies[-1].append((machine.address(operands[0]), values))
+        machine.tell(machine.memory, sources, size)
+        targets = machine.address(operands[0])
+        machine.tell(machine.shared, targets, values)
+        machine.copies[-1].append((targets, values))
 
 
 def _whole_warps(machine: Machine, opcode: tuple[str, ...]) -> None:
@@ -374,15 +424,62 @@ def _load_matrix(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> 
     rows = machine.address(operands[1])
     places = warp.matrix_addresses(rows, known[opcode[4]])
     for part, addresses in zip(operands[0].parts, places, strict=True):
+        machine.tell(machine.shared, addresses, 4)
         machine.write(part, machine.shared.load(addresses, np.uint32, 1)[:, 0])
 
 
-def _barrier(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
+def _store_matrix(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
     _whole_warps(machine, opcode)
-    if opcode == ("bar", "warp", "sync"):
-        _require(operands == (Number(-1),), opcode)
+    known = {"x1": 1, "x2": 2, "x4": 4}
+    _require(opcode[:4] == ("stmatrix", "sync", "aligned", "m8n8") and opcode[4] in known, opcode)
+    _require(opcode[5:] == ("shared", "b16"), opcode)
+    places = warp.matrix_addresses(machine.address(operands[0]), known[opcode[4]])
+    for part, addresses in zip(operands[1].parts, places, strict=True):
+        values = machine.read(part, "b32")[:, None]
+        machine.tell(machine.shared, addresses, values)
+        machine.shared.store(addresses, values)
+
+
+def _multiply_in_groups(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
+    """``wgmma``: four warps multiply rows in registers by a matrix in shared memory, at once here.
+
+    On a GPU it runs on beside the threads until it is waited for.
+    """
+    _whole_warps(machine, opcode)
+    if opcode in _WARP_GROUP_ORDER:
         return
-    _require(opcode == ("bar", "sync") and operands == (Number(0),), opcode)
+    _require(opcode[1:4] == ("mma_async", "sync", "aligned"), opcode)
+    _require(opcode[5:] == ("f32", "tf32", "tf32"), opcode)
+    shape = re.fullmatch(r"m64n(\d+)k8", opcode[4])
+    _require(shape is not None and operands[4:] == (Number(1), Number(1)), opcode)
+    columns = int(shape[1])
+    totals, rows, descriptor, kept = operands[:4]
+    _require(len(totals.parts) == columns // 2 and len(rows.parts) == 4, opcode)
+    a = [machine.read(part, "b32") for part in rows.parts]
+    keep = machine.read(kept, "pred")
+    matrix = machine.read(descriptor, "b64")
+    for block in range(columns // 8):
+        parts = totals.parts[4 * block : 4 * block + 4]
+        # what a total holds matters only where it is kept
+        old = [machine.read(p, "b32") if keep.any() else np.zeros_like(a[0]) for p in parts]
+        old = [np.where(keep, values, np.uint32(0)) for values in old]
+        b = []
+        for addresses in warp.described_addresses(matrix, block):
+            machine.tell(machine.shared, addresses, 4)
+            b.append(machine.shared.load(addresses, np.uint32, 1)[:, 0])
+        for part, values in zip(parts, warp.multiply_tf32(a, b, old), strict=True):
+            machine.write(part, values)
+
+
+_WARP_GROUP_ORDER = (
+    ("wgmma", "fence", "sync", "aligned"),
+    ("wgmma", "commit_group", "sync", "aligned"),
+    ("wgmma", "wait_group", "sync", "aligned"),
+)
+
+
+def _fence(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
+    _require(opcode == ("fence", "proxy", "async", "shared"), opcode)
 
 
 def _permute_bytes(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
@@ -397,6 +494,18 @@ def _permute_bytes(machine: Machine, opcode: tuple[str, ...], operands: tuple) -
         byte = (both >> (np.uint64(8) * source)) & np.uint64(255)
         word |= byte << np.uint64(8 * place)
     machine.write(operands[0], word.astype(np.uint32))
+
+
+def _barrier(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
+    _whole_warps(machine, opcode)
+    if opcode == ("bar", "warp", "sync"):
+        _require(operands == (Number(-1),), opcode)
+        return
+    _require(opcode == ("bar", "sync") and operands == (Number(0),), opcode)
+    if machine.alone:
+        machine.waiting = True
+    elif machine.watch is not None:
+        machine.watch.barrier()
 
 
 def _branch(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
@@ -430,6 +539,9 @@ _HANDLERS: dict[str, Callable[[Machine, tuple[str, ...], tuple], None]] = {
     "mma": _matrix_multiply,
     "ldmatrix": _load_matrix,
     "bar": _barrier,
+    "stmatrix": _store_matrix,
+    "wgmma": _multiply_in_groups,
+    "fence": _fence,
     "prmt": _permute_bytes,
     "bra": _branch,
     "ret": _return,

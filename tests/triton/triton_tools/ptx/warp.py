@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from triton_tools.ptx.parse import PtxError
+
 LANES = np.arange(32)
 GROUP = LANES // 4
 MEMBER = LANES % 4
@@ -56,3 +58,23 @@ def matrix_addresses(rows: np.ndarray, matrices: int) -> list[np.ndarray]:
     """``ldmatrix``: where each lane finds its word of each 8 x 8 matrix of halves."""
     by_warp = rows.reshape(-1, 32)
     return [(by_warp[:, 8 * matrix + GROUP] + 4 * MEMBER).ravel() for matrix in range(matrices)]
+
+
+def described_addresses(descriptors: np.ndarray, block: int) -> list[np.ndarray]:
+    """Where each lane finds its two words of an 8 x 8 block of ``wgmma``'s second matrix.
+
+    A descriptor holds, in units of 16 bytes, the start and the distance of groups of eight
+    columns, and how many chunks of 16 bytes are exchanged with each other, so that columns
+    below each other lie in different banks.
+    """
+    bits = descriptors.astype(np.uint64)
+    start = ((bits & np.uint64(0x3FFF)) << np.uint64(4)).astype(np.int64)
+    distance = (((bits >> np.uint64(32)) & np.uint64(0x3FFF)) << np.uint64(4)).astype(np.int64)
+    mode = (bits >> np.uint64(62)).astype(np.int64)
+    if (mode == 0).any() or ((bits >> np.uint64(49)) & np.uint64(7)).any():
+        raise PtxError("a matrix in shared memory whose chunks are not exchanged")
+    chunks = np.array([0, 8, 4, 2])[mode]
+    lanes = np.arange(len(bits)) % 32
+    column, row = lanes // 4, lanes % 4
+    first = start + block * distance + column * chunks * 16 + row * 4
+    return [place ^ (((place >> 7) & (chunks - 1)) << 4) for place in (first, first + 16)]

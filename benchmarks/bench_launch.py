@@ -1,0 +1,77 @@
+"""Host time of one call of the Triton backend: ``python -m benchmarks.bench_launch``.
+
+Everything but the GPU: checks, addresses, Triton's own launcher, and the driver's entry points,
+which are a stand-in that returns at once. A GPU's driver adds its own time for each launch, a few
+microseconds, and none of it is in these figures. It needs a C compiler, and no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+REPEATS = 15
+CALLS = 200
+
+
+def microseconds(call: Callable[[], None]) -> float:
+    """Shortest mean over some calls, in the time of this thread."""
+    best = float("inf")
+    for _ in range(REPEATS):
+        begun = time.thread_time()
+        for _ in range(CALLS):
+            call()
+        best = min(best, (time.thread_time() - begun) / CALLS)
+    return 1e6 * best
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table; a sentence and exit code 2 where the stand-in cannot be built."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "triton"))
+    from triton_tools import driver
+    from triton_tools.lists import MODELS
+
+    from specgrad_kernels.backends.triton import launch
+    from specgrad_kernels.spec import FilterSpec
+
+    parser = argparse.ArgumentParser(description="Host time of a call, without a GPU.")
+    parser.add_argument(
+        "--models", nargs="+", choices=sorted(MODELS), default=["resnet20", "densenet121"]
+    )
+    options = parser.parse_args(arguments)
+    if driver.why_not():
+        print(driver.why_not(), file=sys.stderr)
+        return 2
+    spec = FilterSpec()
+    with tempfile.TemporaryDirectory() as folder:
+        device = driver.Device(Path(folder))
+        device.listen(False)
+        print("host time of one call in microseconds, on a stand-in driver")
+        print(f"{'model':12} {'tensors':>7} {'launches':>8} {'same':>7} {'moved':>7}")
+        for model in options.models:
+            lists = [[torch.empty(length) for length in MODELS[model]] for _ in range(2)]
+            turn = [0]
+
+            def same(grads: list[torch.Tensor] = lists[0]) -> None:
+                launch.run(grads, spec)
+
+            def moved(lists: list[list[torch.Tensor]] = lists, turn: list[int] = turn) -> None:
+                turn[0] ^= 1
+                launch.run(lists[turn[0]], spec)
+
+            launches = launch.find(lists[0], spec).tables.launches
+            print(
+                f"{model:12} {len(lists[0]):7} {launches:8} {microseconds(same):7.1f} "
+                f"{microseconds(moved):7.1f}"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

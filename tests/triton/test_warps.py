@@ -1,0 +1,125 @@
+"""Warps of one program on their own: races that no barrier prevents, in the executed PTX."""
+
+from functools import partial
+
+import pytest
+import torch
+from triton_tools.barriers import barriers, without
+from triton_tools.compare import random_grads, reference
+from triton_tools.execute import execute
+from triton_tools.ptx import Program
+from triton_tools.ptx.machine import Memory, tensor_bytes
+from triton_tools.warps import Race, run_apart, run_together, run_without_barriers
+
+from specgrad_kernels.backends.triton import interpreting
+from specgrad_kernels.spec import FilterSpec
+
+pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")
+
+# the shortest call in which a barrier of each kernel decides something
+CASES = {
+    "interpolate": ([432], FilterSpec()),
+    "subtract_smooth": ([100], FilterSpec("lap", window=25)),
+}
+# Before these the compiler has put barriers of its own, as matrices pass through shared memory.
+# A compiler need not, so they stay; without both, the race is there.
+DOUBLED = ("subtract_smooth",)
+
+
+def case(kernel):
+    lengths, spec = CASES[kernel]
+    return random_grads(lengths), spec
+
+
+@pytest.mark.parametrize(("kernel", "number"), barriers())
+def test_every_barrier_is_needed(kernel, number):
+    grads, spec = case(kernel)
+    execute(grads, spec, run=run_together, only=kernel)
+    run = run_without_barriers if kernel in DOUBLED else run_together
+    grads, spec = case(kernel)
+    with without(kernel, number), pytest.raises(Race, match="global memory"):
+        execute(grads, spec, run=run, only=kernel)
+
+
+@pytest.mark.parametrize("kernel", DOUBLED)
+def test_a_doubled_barrier_is_doubled(kernel):
+    grads, spec = case(kernel)
+    with without(kernel, 0):
+        execute(grads, spec, run=run_together, only=kernel)
+
+
+@pytest.mark.parametrize("kernel", CASES)
+def test_nothing_races_between_barriers(kernel):
+    grads, spec = case(kernel)
+    exact = reference(grads, spec)
+    execute(grads, spec, run=run_together)
+    assert (grads[0].double() - exact[0]).norm() < 1e-6 * exact[0].norm()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_warps_in_any_order_give_the_same_values(seed):
+    grads, spec = case("interpolate")
+    exact = reference(grads, spec)
+    execute(grads, spec, run=partial(run_apart, seed=seed))
+    assert (grads[0].double() - exact[0]).norm() < 1e-6 * exact[0].norm()
+
+
+ENTRY = """
+.visible .entry k(
+	.param .u64 k_param_0
+)
+.reqntid 64
+{
+	.reg .b32 	%r<9>;
+	.reg .b64 	%rd<4>;
+	ld.param.b64 	%rd1, [k_param_0];
+	mov.u32 	%r1, %tid.x;
+	xor.b32 	%r2, %r1, 32;
+	mad.wide.s32 	%rd2, %r1, 4, %rd1;
+	mad.wide.s32 	%rd3, %r2, 4, %rd1;
+BODY
+	ret;
+}
+"""
+EXCHANGE = """
+	ld.global.b32 	%r3, [%rd3];
+{}
+	st.global.b32 	[%rd2], %r3;"""
+
+
+def _run(body, run):
+    x = torch.arange(64, dtype=torch.int32)
+    program = Program(ENTRY.replace("BODY", body), 64)
+    run(program, 1, [x.data_ptr()], Memory([tensor_bytes(x)]))
+    return x.tolist()
+
+
+def test_an_exchange_needs_its_barrier():
+    swapped = [*range(32, 64), *range(32)]
+    whole = EXCHANGE.format("	bar.sync 	0;")
+    assert _run(whole, run_together) == swapped
+    assert _run(whole, partial(run_apart, seed=0)) == swapped
+    for missing in ("", "	bar.warp.sync 	-1;"):
+        with pytest.raises(Race, match="loads from global memory"):
+            _run(EXCHANGE.format(missing), run_together)
+        assert _run(EXCHANGE.format(missing), partial(run_apart, seed=0)) != swapped
+
+
+def test_two_warps_may_store_the_same_value_only():
+    body = "	mov.b32 	%r4, {};\n	st.global.b32 	[%rd1], %r4;"
+    assert _run(body.format("7"), run_together)[0] == 7
+    with pytest.raises(Race, match="store different values"):
+        _run(
+            body.format("%r1").replace("mov.b32 	%r4, %r1", "and.b32 	%r4, %r1, 32"),
+            run_together,
+        )
+
+
+def test_a_barrier_that_one_warp_never_reaches_is_found():
+    body = """
+	.reg .pred 	%p<2>;
+	setp.lt.s32 	%p1, %r1, 32;
+	@%p1 ret;
+	bar.sync 	0;"""
+    with pytest.raises(Race, match="never reaches"):
+        _run(body, partial(run_apart, seed=0))

@@ -1,0 +1,53 @@
+"""Finds the barriers that the kernels ask for, and takes one away."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from triton.runtime.jit import JITFunction
+
+from specgrad_kernels.backends import triton as package
+
+_CALL = "tl.debug_barrier()"
+
+
+def device_functions() -> dict[str, JITFunction]:
+    """Everything that is compiled, kernels and what they call."""
+    found = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        names = vars(importlib.import_module(f"{package.__name__}.{module.name}"))
+        found |= {name: value for name, value in names.items() if isinstance(value, JITFunction)}
+    return found
+
+
+def barriers() -> list[tuple[str, int]]:
+    """Every barrier: the function and its number there."""
+    return [
+        (name, number)
+        for name, function in sorted(device_functions().items())
+        for number in range(ast.unparse(ast.parse(function.src)).count(_CALL))
+    ]
+
+
+@contextmanager
+def without(name: str, number: int) -> Iterator[None]:
+    """The kernels as they would be without one barrier."""
+    function = device_functions()[name]
+    before = function.src
+    parts = before.split(_CALL)
+    _replace(function, _CALL.join(parts[: number + 1]) + "pass" + _CALL.join(parts[number + 1 :]))
+    try:
+        yield
+    finally:
+        _replace(function, before)
+
+
+def _replace(function: Any, source: str) -> None:
+    function._unsafe_update_src(source)
+    for other in device_functions().values():
+        other.hash = None  # who calls the function is another kernel now
