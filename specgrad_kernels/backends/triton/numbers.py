@@ -115,7 +115,7 @@ def middle_turns(grid: Grid) -> Array:
 
 
 def roots(longest: int) -> Array:
-    """Turns between the steps of ``butterflies.forward`` up to so long a line, at ``ROOT_OFFSETS``."""
+    """Turns between the steps of ``butterflies.forward``, for lines up to the longest."""
     parts = [np.empty(0)]
     for length in (length for length in ROOT_OFFSETS if length <= longest):
         turns = np.outer(np.arange(8), np.arange(length // 8)) / length

@@ -47,7 +47,7 @@ class Counts:
     widths: Counter[int] = field(default_factory=Counter)
 
 
-def _wavefronts(threads: np.ndarray, places: np.ndarray, size: int) -> tuple[int, int]:
+def wavefronts(threads: np.ndarray, places: np.ndarray, size: int) -> tuple[int, int]:
     """Passes through the 32 banks for one access, and how many its words would need at best."""
     needed = best = 0
     warps, lanes = threads // 32, threads % 32
@@ -106,7 +106,7 @@ class CountingMachine(Machine):
         count = next((int(part[1]) for part in opcode if part in ("v2", "v4")), 1)
         size = count * np.dtype(TYPES[opcode[-1]]).itemsize
         if opcode[1] == "shared":
-            needed, best = _wavefronts(threads, places, size)
+            needed, best = wavefronts(threads, places, size)
             self.counts.wavefronts += needed
             self.counts.ideal += best
             return
@@ -263,17 +263,13 @@ def write(path: Path) -> None:
 def estimate_rows(path: Path) -> list[tuple[str, ...]]:
     """Estimated times over those of ``_foreach_mul_``, from the table's counts."""
     counted = model.Counted(path)
-    return [
-        (
-            name,
-            gpu.name,
-            "estimated time over _foreach_mul_",
-            f"{sum(t for _, t in model.seconds(name, plan_of(*MODELS[name]), gpu, counted)) / floor:.1f}",
-        )
-        for name in MODELS
-        for gpu in model.GPUS
-        for floor in [model.foreach_seconds(name, gpu)]
-    ]
+    rows = []
+    for name, lengths in MODELS.items():
+        for gpu in model.GPUS:
+            parts = model.seconds(name, plan_of(*lengths), gpu, counted)
+            share = sum(part for _, part in parts) / model.foreach_seconds(name, gpu)
+            rows.append((name, gpu.name, "estimated time over _foreach_mul_", f"{share:.1f}"))
+    return rows
 
 
 def _replace(path: Path, rows: list[tuple[str, ...]]) -> None:

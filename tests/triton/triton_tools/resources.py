@@ -62,13 +62,23 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
     )
 
 
-def rows() -> list[tuple[str, ...]]:
-    """One row per kernel and target."""
+def needed() -> list[tuple[Variant, str]]:
+    """What the table lists: every kernel on sm_80, those of ``fft`` in float32 on all targets."""
     return [
-        row_of(variant, target, resources(variant, target))
+        (variant, target)
         for variant in model_variants()
         for target in TARGETS
+        if target == "sm_80" or (variant.dtype is torch.float32 and _of_fft(variant))
     ]
+
+
+def _of_fft(variant: Variant) -> bool:
+    return variant.kernel in ("spread", "interpolate", *COARSE)
+
+
+def rows() -> list[tuple[str, ...]]:
+    """One row per kernel and target."""
+    return [row_of(variant, target, resources(variant, target)) for variant, target in needed()]
 
 
 def write(path: Path) -> None:
