@@ -26,9 +26,8 @@ from triton_tools import model
 from triton_tools.compare import random_grads
 from triton_tools.lists import MODELS
 from triton_tools.offline import Variant, compile_variant, resources
-from triton_tools.ptx.arithmetic import TYPES
 from triton_tools.ptx.machine import Machine, Memory, Program, tensor_bytes
-from triton_tools.ptx.parse import Address, Instruction
+from triton_tools.ptx.parse import Instruction
 
 TARGET = "sm_80"
 COLUMNS = ("subject", "case", "figure", "value")
@@ -73,11 +72,36 @@ def _sectors(threads: np.ndarray, places: np.ndarray, size: int) -> int:
     return total
 
 
+class Accesses:
+    """Told of every access of a program, it counts what memory has to do for it."""
+
+    def __init__(self, counts: Counts, gradients: list[tuple[int, int]]) -> None:
+        self.counts = counts
+        self.gradients = gradients
+
+    def touch(
+        self, space: str, threads: np.ndarray, addresses: np.ndarray, data: np.ndarray | int
+    ) -> None:
+        """One access of some threads."""
+        size = data if isinstance(data, int) else data.itemsize * data.shape[1]
+        places = addresses.astype(np.int64)
+        if space == "shared":
+            needed, best = wavefronts(threads, places, size)
+            self.counts.wavefronts += needed
+            self.counts.ideal += best
+            return
+        self.counts.sectors += _sectors(threads, places, size)
+        if any(start <= places[0] < end for start, end in self.gradients):
+            self.counts.widths[8 * size] += 1
+
+    def barrier(self) -> None:
+        """Nothing to count."""
+
+
 class CountingMachine(Machine):
-    """One program, counted."""
+    """One program whose instructions are counted, once for each warp that issues them."""
 
     counts: Counts
-    gradients: tuple[tuple[int, int], ...]
 
     def _step(self, instruction: Instruction) -> None:
         name = instruction.opcode[0]
@@ -86,33 +110,7 @@ class CountingMachine(Machine):
             self.counts.instructions += warps
         if name in ("fma", "add", "sub", "mul") and instruction.opcode[-1] in FLOATS:
             self.counts.arithmetic += warps
-        if name in ("ld", "st") and instruction.opcode[1] in ("global", "shared"):
-            self._count_access(instruction)
         super()._step(instruction)
-
-    def _count_access(self, instruction: Instruction) -> None:
-        everyone = self.mask
-        if instruction.guard:
-            taken = self._storage(instruction.guard).astype(bool) ^ instruction.negated
-            self.mask = self.mask & taken
-        threads = np.nonzero(self.mask)[0]
-        place = next(o for o in instruction.operands if isinstance(o, Address))
-        if len(threads):
-            places = self.address(place).astype(np.int64)
-            self._record(instruction.opcode, threads, places)
-        self.mask = everyone
-
-    def _record(self, opcode: tuple[str, ...], threads: np.ndarray, places: np.ndarray) -> None:
-        count = next((int(part[1]) for part in opcode if part in ("v2", "v4")), 1)
-        size = count * np.dtype(TYPES[opcode[-1]]).itemsize
-        if opcode[1] == "shared":
-            needed, best = wavefronts(threads, places, size)
-            self.counts.wavefronts += needed
-            self.counts.ideal += best
-            return
-        self.counts.sectors += _sectors(threads, places, size)
-        if any(start <= places[0] < end for start, end in self.gradients):
-            self.counts.widths[8 * size] += 1
 
 
 @dataclass(frozen=True)
@@ -205,11 +203,14 @@ def count(case: Case) -> Counts:
     program = Program(compiled.asm["ptx"], compiled.metadata.shared)
     memory = Memory([tensor_bytes(tensor) for tensor in (*arguments, *grads)])
     places = [tensor.data_ptr() for tensor in arguments]
-    machine = CountingMachine(program.kernel, memory, program.shared_bytes, places, case.index)
-    machine.counts = Counts()
-    machine.gradients = tuple((g.data_ptr(), g.data_ptr() + g.nbytes) for g in grads)
+    counts = Counts()
+    watch = Accesses(counts, [(grad.data_ptr(), grad.data_ptr() + grad.nbytes) for grad in grads])
+    machine = CountingMachine(
+        program.kernel, memory, program.shared_memory(), places, case.index, watch=watch
+    )
+    machine.counts = counts
     machine.run()
-    return machine.counts
+    return counts
 
 
 def kernel_rows(case: Case) -> list[tuple[str, ...]]:
