@@ -41,6 +41,24 @@ FAST := specgrad_kernels python tests/kernels \
 test-fast: $(VENV)/installed
 	$(PYTEST) -m "not slow" -x $(FAST)
 
+# docs/integrations.md with the real packages, in an environment that borrows what .venv has.
+INTEGRATIONS := .venv-integrations
+PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+$(INTEGRATIONS)/installed: $(VENV)/installed
+	$(BIN)/python -m venv $(INTEGRATIONS)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" \
+		> "$$($(INTEGRATIONS)/bin/python $(PURELIB))/borrowed.pth"
+	$(INTEGRATIONS)/bin/pip install --quiet $(BUILT_WITH) "lightning~=2.6" "transformers~=5.22" \
+		"accelerate~=1.15" "opacus~=1.6" "pytorch_optimizer~=4.1" "wandb~=0.31" \
+		"mlflow-skinny~=3.17" sqlalchemy alembic
+	$(INTEGRATIONS)/bin/pip install --quiet --no-deps "timm~=1.0" "torchvision==0.28.*"
+	touch $@
+
+.PHONY: test-integrations
+test-integrations: $(INTEGRATIONS)/installed
+	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/integrations
+
 # The suite as other machines would run it: tests/elsewhere.sh says how.
 elsewhere: $(VENV)/installed
 	tests/elsewhere.sh
@@ -93,4 +111,4 @@ docs: $(VENV)/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info specgrad_kernels/*.so
+	rm -rf $(VENV) $(INTEGRATIONS) build dist *.egg-info specgrad_kernels/*.so
