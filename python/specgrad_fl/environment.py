@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -37,7 +38,23 @@ def report() -> dict[str, Any]:
         "tf32": torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32,
         "filter_backends": available_backends(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "commit": commit(),
     }
+
+
+def commit() -> str | None:
+    """The commit of this source tree; ``None`` for an installed package."""
+    here = Path(__file__).resolve().parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()
 
 
 def _version(name: str) -> str:

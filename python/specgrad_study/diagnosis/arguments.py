@@ -62,6 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="train the active clients and compare their models: cosines, CKA",
     )
+    parser.add_argument(
+        "--source",
+        default="full",
+        metavar="{full,batch,update}",
+        help="gradients that the table is made of: a full pass over each client's samples, one "
+        "mini-batch, or the local update over its learning rates; what was measured of the others "
+        "is told too [full]",
+    )
     parser.add_argument("--ratio", type=float, help="ratio of the filter, by default the run's")
     parser.add_argument("--order", help="flattening order, such as 0231, by default the run's")
     parser.add_argument(

@@ -1,12 +1,15 @@
-"""The clients' gradients at fixed weights: one full pass over each client's samples.
+"""The clients' gradients at fixed weights, from one of three sources.
 
-Samples are taken as they are, without augmentation, and the model in evaluation mode, so that a
-client's gradient is that of its loss and has no noise of its own. Clients come one after the
-other, and their gradients are never held together.
+``full``: one pass over all samples of a client; ``batch``: one mini-batch of them, as a step of
+training sees it; ``update``: the way from the shared weights to those after local training, divided
+by the learning rates on it. For the first two, samples are taken as they are, without augmentation,
+and the model in evaluation mode. Clients come one after the other, and their gradients are never
+held together.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +19,7 @@ import torch.nn.functional as F
 from specgrad_fl import assembly, batches, filters, prepare
 from specgrad_fl.assembly import Blueprint
 from specgrad_fl.batches import Samples
-from specgrad_fl.config import Config
+from specgrad_fl.config import FIELDS, Config
 from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.partition import Partition
@@ -26,9 +29,11 @@ from torch import Tensor, nn
 from specgrad_kernels import FilterSpec, diagnostics, select_layers
 from specgrad_kernels.diagnostics import Disagreement, Noise, Snapshot
 from specgrad_kernels.flow import SHORTCUT, TRANSITION
+from specgrad_study.diagnosis.effects import Effect, Effects
 
 PASS_BATCH = 250
 NOISE_BATCHES = 8
+FULL, BATCH, UPDATE = SOURCES = ("full", "batch", "update")
 NOT_DIAGNOSED = (SHORTCUT, TRANSITION, "embedding")
 
 Said = Callable[[str], None]
@@ -46,6 +51,9 @@ class Checkpoint:
     round: rounds done before; clients: the active ones
     loss: mean loss of these clients' samples at these weights, where there are samples
     snapshot: their disagreement; noise: that of their mini-batches, if asked for
+    others: their disagreement by other sources of the gradient, if asked for
+    effects: by source and label, what filters leave of disagreement and mean gradient
+    origin: machine and commit that measured it
     cosine: mean cosine between their updates after local training, if asked for
     similarity: by stage, the CKA matrix of their local models, if asked for
     """
@@ -57,6 +65,13 @@ class Checkpoint:
     noise: Noise | None = None
     cosine: float | None = None
     similarity: dict[str, list[list[float | None]]] = field(default_factory=dict)
+    others: dict[str, Snapshot] = field(default_factory=dict)
+    effects: dict[str, dict[str, Effect]] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    def by(self, source: str) -> Snapshot | None:
+        """The disagreement by one source of the gradient; ``None`` where it was not measured."""
+        return self.snapshot if source == FULL else self.others.get(source)
 
     def as_dict(self) -> dict[str, Any]:
         """In a form that JSON can carry."""
@@ -64,6 +79,11 @@ class Checkpoint:
             **vars(self),
             "snapshot": self.snapshot.as_dict(),
             "noise": vars(self.noise) if self.noise else None,
+            "others": {source: each.as_dict() for source, each in self.others.items()},
+            "effects": {
+                source: {label: vars(effect) for label, effect in each.items()}
+                for source, each in self.effects.items()
+            },
         }
 
     @staticmethod
@@ -73,6 +93,11 @@ class Checkpoint:
         return Checkpoint(
             **{
                 **fields,
+                "others": {k: Snapshot.parse(v) for k, v in fields["others"].items()},
+                "effects": {
+                    source: {label: Effect(**each) for label, each in held.items()}
+                    for source, held in fields["effects"].items()
+                },
                 "snapshot": Snapshot.parse(fields["snapshot"]),
                 "noise": Noise(**noise) if noise else None,
             }
@@ -125,6 +150,8 @@ class Collector:
     after: by label, further changes, each a filter whose effect on the disagreement of the
         filtered layers is tried, such as ``{"lap": {"method": "lap"}}``
     noise_batches: mini-batches for the noise of a client's gradient; 0 leaves it out
+    batch: whether one mini-batch is measured as a source of its own
+    contenders: by label, settings of filters whose effect on every source is measured
     """
 
     def __init__(
@@ -136,6 +163,8 @@ class Collector:
         changes: Changes | None = None,
         after: Mapping[str, Changes] | None = None,
         noise_batches: int = NOISE_BATCHES,
+        batch: bool = False,
+        contenders: Mapping[str, Changes] | None = None,
     ) -> None:
         self.config = config
         self.partition = partition.clients
@@ -148,6 +177,12 @@ class Collector:
         self.measured = weight_tensors(self.flat.model)
         self.after = {label: changed(self.spec, each) for label, each in (after or {}).items()}
         self.noise_batches = noise_batches
+        self.batch = batch
+        self.plans = {
+            label: plan
+            for label, each in (contenders or {}).items()
+            if (plan := filters.filter_plan(self.flat.model, plain(config).replace(**each)))
+        }
         self._named = dict(self.flat.model.named_parameters())
 
     def load(self, weights: Tensor, buffers: Tensor | None = None) -> None:
@@ -184,6 +219,29 @@ class Collector:
 
         return diagnostics.noise(full, (drawn() for _ in range(self.noise_batches)))
 
+    def _meters(self) -> tuple[Disagreement, Effects]:
+        meter = Disagreement(self.filtered, self.spec, measured=self.measured, after=self.after)
+        return meter, Effects(self.flat, self.plans, self.filtered)
+
+    def _add(
+        self, meters: tuple[Disagreement, Effects], weight: float, client: int, number: int
+    ) -> None:
+        """What is in ``flat.grads`` as the gradient of a client."""
+        gradients = {name: self._named[name].grad for name in self.flat.segments}
+        try:
+            meters[0].add(weight, gradients)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ConfigError(f"client {client} in round {number}: {error}") from error
+        meters[1].add(weight)
+
+    def _draw_batch(self, client: int, round_number: int) -> None:
+        """Put the gradient of one mini-batch into ``flat.grads``."""
+        held = self.partition[client]
+        size = min(self.config.batch_size, len(held))
+        draw = generator(self.config.seed, "one batch", round_number, client)
+        self.flat.grads.zero_()
+        self._backward(held[torch.randperm(len(held), generator=draw)[:size]], size)
+
     def checkpoint(
         self,
         weights: Tensor,
@@ -195,26 +253,56 @@ class Collector:
     ) -> Checkpoint:
         """Gradients of ``clients`` at ``weights``, weighted by their numbers of samples."""
         self.load(weights, buffers)
-        meter = Disagreement(self.filtered, self.spec, measured=self.measured, after=self.after)
+        meters = {FULL: self._meters()} | ({BATCH: self._meters()} if self.batch else {})
         sizes = [len(self.partition[each]) for each in clients]
         losses, sigmas = 0.0, []
         for number, (each, size) in enumerate(zip(clients, sizes, strict=True), start=1):
             say(f"round {round_number}: gradient of client {each}, {number} of {len(clients)}")
             losses += size * self.gradient(each)
-            gradients = {name: self._named[name].grad for name in self.flat.segments}
-            try:
-                meter.add(size, gradients)  # type: ignore[arg-type]
-            except ValueError as error:
-                raise ConfigError(f"client {each} in round {round_number}: {error}") from error
+            self._add(meters[FULL], size, each, round_number)
             if self.noise_batches:
                 sigmas.append(self._noise(each, round_number))
-        return Checkpoint(
+            if self.batch:
+                self._draw_batch(each, round_number)
+                self._add(meters[BATCH], size, each, round_number)
+        measured = Checkpoint(
             round=round_number,
             clients=list(clients),
             loss=losses / sum(sizes),
-            snapshot=meter.result(),
+            snapshot=meters[FULL][0].result(),
             noise=diagnostics.combined_noise(sizes, sigmas) if sigmas else None,
         )
+        return self._told(measured, meters)
+
+    def _told(
+        self, measured: Checkpoint, meters: Mapping[str, tuple[Disagreement, Effects]]
+    ) -> Checkpoint:
+        others = {k: meter.result() for k, (meter, _) in meters.items() if k != FULL}
+        effects = {k: each.result() for k, (_, each) in meters.items() if self.plans}
+        return replace(
+            measured,
+            others={**measured.others, **others},
+            effects={**measured.effects, **effects},
+        )
+
+    def with_updates(
+        self, measured: Checkpoint, start: Tensor, results: Sequence[Tensor], lr: float
+    ) -> Checkpoint:
+        """The checkpoint with local updates as a source: ``results`` of its clients in order."""
+        meters = {UPDATE: self._meters()}
+        for client, result in zip(measured.clients, results, strict=True):
+            size = len(self.partition[client])
+            steps = self.config.epochs * math.ceil(size / self.config.batch_size)
+            self.flat.grads.copy_((start - result) / (lr * steps))
+            self._add(meters[UPDATE], size, client, measured.round)
+        return self._told(measured, meters)
+
+
+def plain(config: Config) -> Config:
+    """The configuration without a filter: a contender names all of its own."""
+    names = [name for name in FIELDS if name == "ratio" or name.startswith("filter")]
+    defaults = Config()
+    return config.replace(**{name: getattr(defaults, name) for name in names})
 
 
 def collect(

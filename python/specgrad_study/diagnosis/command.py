@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specgrad_fl import atomic
-from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.partition import Partition
 from specgrad_fl.progress import Status
 from specgrad_fl.runs import RunDirectory
@@ -16,7 +16,7 @@ from specgrad_fl.runs import RunDirectory
 from specgrad_kernels import FilterSpec
 from specgrad_kernels.spec import METHODS
 from specgrad_study.diagnosis import files, replay
-from specgrad_study.diagnosis.collect import Changes, changed
+from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, changed
 from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text
 
 
@@ -36,6 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
     if (arguments.run is None) == (not arguments.gradients):
         raise ConfigError("give either a run directory or --gradients FILE FILE")
     _check_source(arguments)
+    if arguments.source not in SOURCES:
+        raise ConfigError(f"--source is {arguments.source!r}; {suggest(arguments.source, SOURCES)}")
     if arguments.smoothness is not None and not arguments.smoothness > 0:
         raise ConfigError(f"--smoothness is {arguments.smoothness}; it must be positive")
     if arguments.noise_batches < 0:
@@ -52,10 +54,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_source(arguments: argparse.Namespace) -> None:
     """Refuse a flag that means nothing for what is diagnosed."""
-    of_runs, of_files = ["rounds", "local", "smoothness", "data_root"], ["weights", "select"]
+    of_runs, of_files = (
+        ["rounds", "local", "smoothness", "data_root", "source"],
+        ["weights", "select"],
+    )
     other, flags = ("a run", of_runs) if arguments.gradients else ("gradient files", of_files)
     for name in flags:
-        if getattr(arguments, name):
+        if getattr(arguments, name) not in (None, [], "", False, FULL):
             raise ConfigError(f"--{name.replace('_', '-')} is about {other}; leave it out")
 
 
@@ -78,11 +83,13 @@ def _from_run(arguments: argparse.Namespace, status: Status) -> None:
         changes=_changes(arguments),
         after=tried(arguments.filters, arguments.orders),
         noise_batches=arguments.noise_batches,
-        local=arguments.local,
+        local=arguments.local or arguments.source == UPDATE,
+        batch=arguments.local or arguments.source != FULL,
     )
     measured = replay.along(config, rounds, out, request, source=source, say=status)
     samples = max(Partition.load(source.partition_path).sizes)
-    diagnosis = Diagnosis.of(source.path.name, measured, arguments.share, arguments.rho_limit)
+    limits = (arguments.share, arguments.rho_limit)
+    diagnosis = Diagnosis.of(source.path.name, measured, *limits, arguments.source)
     _write(out, diagnosis, as_json(diagnosis, config, samples, arguments.smoothness))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from specgrad_fl import atomic, engine, prepare
+from specgrad_fl import atomic, engine, environment, prepare
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import RunError
@@ -41,8 +41,11 @@ class Request:
 
     changes, after: the diagnosed filter and the ones to try, see :class:`Collector`
     noise_batches: mini-batches for each client's gradient noise; 0 for none
-    local: whether to compare the local models of the round: cosines of updates, CKA of features
+    local: whether to compare the local models of the round: cosines of updates, CKA of features;
+        with ``batch``, their updates are a source of the gradient too
     images: test images for the features
+    batch: whether one mini-batch is a source of the gradient besides the full pass
+    contenders: settings of filters whose effect is measured, see :class:`Collector`
     """
 
     changes: Changes = field(default_factory=dict)
@@ -50,6 +53,8 @@ class Request:
     noise_batches: int = NOISE_BATCHES
     local: bool = False
     images: int = IMAGES
+    batch: bool = False
+    contenders: Mapping[str, Changes] = field(default_factory=dict)
 
     def key(self, config: Config) -> str:
         """Fingerprint of configuration and request: stored rounds of another are not taken."""
@@ -133,6 +138,8 @@ def along(
                 changes=request.changes,
                 after=request.after,
                 noise_batches=request.noise_batches,
+                batch=request.batch,
+                contenders=request.contenders,
             )
             trains = request.local or missing[-1] > copy.load_rounds()
             played = config if trains else config.replace(workers=1)
@@ -188,7 +195,7 @@ def _play(
         if measured is not None:
             if request.local:
                 measured = _with_local_models(player, collector, measured, before, request, say)
-            store.put(measured)
+            store.put(replace(measured, origin=environment.report()))
         if not ends:
             player.keep(record)
 
@@ -208,4 +215,9 @@ def _with_local_models(
         cosines.add({"update": player.board.results[row] - before})
         collector.load(player.board.results[row], player.board.buffer_results[row])
         kept.append(features(collector.flat.model, collector.samples, request.images))
+    if request.batch:
+        config = player.config
+        lr = config.lr * config.lr_decay**measured.round
+        results = list(player.board.results[: len(measured.clients)])
+        measured = collector.with_updates(measured, before, results, lr)
     return replace(measured, cosine=cosines.mean(), similarity=similarity(kept))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specgrad_fl.config import Config, to_toml
@@ -13,7 +13,7 @@ from specgrad_fl.errors import ConfigError
 from specgrad_kernels import diagnostics
 from specgrad_kernels.diagnostics import Recommendation, Snapshot
 from specgrad_kernels.diagnostics.theory import LEAST_ROUNDS
-from specgrad_study.diagnosis.collect import Checkpoint
+from specgrad_study.diagnosis.collect import FULL, SOURCES, Checkpoint
 
 Table = list[dict[str, Any]]
 NO_BOUND = f"the theorem begins at {LEAST_ROUNDS} rounds"
@@ -25,6 +25,7 @@ class Diagnosis:
 
     title: what was diagnosed
     share, rho_limit: what was asked of the recommendation
+    source: of the gradients, see :mod:`specgrad_study.diagnosis.collect`
     """
 
     title: str
@@ -32,22 +33,37 @@ class Diagnosis:
     recommendation: Recommendation
     share: float
     rho_limit: float
+    source: str = FULL
 
     @staticmethod
     def of(
-        title: str, checkpoints: list[Checkpoint], share: float = 0.5, rho_limit: float = 0.5
+        title: str,
+        checkpoints: list[Checkpoint],
+        share: float = 0.5,
+        rho_limit: float = 0.5,
+        source: str = FULL,
     ) -> Diagnosis:
         """A diagnosis with its recommendation."""
-        snapshots = [each.snapshot for each in checkpoints]
+        snapshots = [snapshot for each in checkpoints if (snapshot := each.by(source))]
         try:
             chosen = diagnostics.recommend(snapshots, share=share, rho_limit=rho_limit)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        return Diagnosis(title, checkpoints, chosen, share, rho_limit)
+        return Diagnosis(title, checkpoints, chosen, share, rho_limit, source)
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        return [each.snapshot for each in self.checkpoints]
+        return [snapshot for each in self.checkpoints if (snapshot := each.by(self.source))]
+
+    def by_source(self) -> dict[str, dict[str, list[float]]]:
+        """Bands by every source of the gradient that was measured."""
+        found = {}
+        for source in SOURCES:
+            held = [snapshot for each in self.checkpoints if (snapshot := each.by(source))]
+            if held:
+                energy, share = diagnostics.mean_bands(held), diagnostics.band_shares(held)
+                found[source] = {"energy": energy.tolist(), "share": share.tolist()}
+        return found
 
     @property
     def band_energies(self) -> list[float]:
@@ -151,8 +167,11 @@ def theory(
         "steps": steps,
     }
     sampled: dict[str, Any] = {"clients": config.clients, "active": config.active}
+    # the noise of a mean over all clients, and not over those that were measured
+    measured = max(len(each.clients) for each in checkpoints)
+    whole = replace(noise, averaged=noise.averaged * measured / config.clients)
     bounds = {
-        "full_participation": diagnostics.theorem_bound(**given),
+        "full_participation": diagnostics.theorem_bound(**{**given, "noise": whole}),
         "partial_participation": diagnostics.partial_bound(**given, **sampled),
     }
     at = {} if smoothness is None else {"smoothness": smoothness}
@@ -181,10 +200,12 @@ def as_json(
     """Everything that was found, without the raw spectra; see :func:`theory`."""
     return {
         "title": diagnosis.title,
+        "source": diagnosis.source,
         "bands": {
             "energy": diagnosis.band_energies,
             "share": diagnosis.band_shares,
         },
+        "bands_by_source": diagnosis.by_source(),
         "layers": diagnosis.table(),
         "left_after_filter": diagnosis.left(),
         "theory": theory(diagnosis.checkpoints, config, samples, smoothness),
@@ -236,7 +257,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     lines += [
         "",
         f"{_percent(shares[0])} of the disagreement lies in the lowest tenth of the spectrum "
-        "(10% if it were spread evenly)",
+        "(10% if it were spread evenly)" + _others(diagnosis),
         f"the filter removes {_percent(budget.rho)} of the mean gradient (rho), and leaves "
         f"{_left(diagnosis)} of the disagreement in its layers",
         f"the recommended ratios remove at least {_percent(diagnosis.share)} of the disagreement "
@@ -251,6 +272,19 @@ def as_text(diagnosis: Diagnosis) -> str:
             similar = ", ".join(f"{k} {_two(v)}" for k, v in mean_similarity(checkpoint).items())
             lines[-1] += f"; CKA of local models: {similar}"
     return "\n".join(lines)
+
+
+def _others(diagnosis: Diagnosis) -> str:
+    """The same share by the other sources of the gradient."""
+    told = [
+        f"{each['share'][0]:.1%} by {NAMES[source]}"
+        for source, each in diagnosis.by_source().items()
+        if source != diagnosis.source
+    ]
+    return f"; {', '.join(told)}" if told else ""
+
+
+NAMES = {"full": "a full pass", "batch": "one batch", "update": "local updates"}
 
 
 def _percent(value: float | None) -> str:

@@ -12,10 +12,12 @@ DESCRIPTION = """Run the paper's experiments and set its numbers beside yours.
 Only what is missing is run. Interrupted? The same command goes on where it stopped.
 
 experiments:
-  table1, table2, near-iid, feature-shift, femnist, settings, curves    methods compared
+  table1, table2, near-iid, feature-shift, femnist, settings, curves,
+  supplement                                                            methods compared
   strategies, layers, orders, ratio, centralised                        ablations of the filter
   spectral-bias, cka                                                    how clients drift apart
   time                                                                  seconds and memory
+  mechanism                                                             what does the work (ours)
 
 examples:
   specgrad-fl reproduce strategies --preset cpu --dry-run      how long would it take
@@ -37,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tuned", type=Path, action="append", default=[], metavar="FILE",
         help="result of `tune`, reused with and without the filter; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--with", dest="with_results", type=Path, action="append", default=[],
+        metavar="RESULTS.JSON",
+        help="an earlier report's results.json, for runs that the folder lacks; may be repeated",
     )  # fmt: skip
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="play the I-th of N parts")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side [1]")

@@ -1,37 +1,37 @@
-"""The paper's claims as inequalities between cells, and the rule that judges them.
+"""Claims as differences between cells, and the rule that judges them.
 
 The rule. A claim is a list of contrasts: weighted sums of a table's rows that should be positive,
-or should lie within a margin. Each contrast is averaged over the n seeds that all its rows have.
-It is decided when it is farther from the border than ``t s sqrt(sum of squared weights / n)``,
-with t the 97.5 % point of Student's distribution for as many degrees of freedom as s has.
-Runs of one seed share partition, initial weights and the draw of clients, and what they share
-cancels in a contrast; so s is the standard deviation over seeds that is left when every cell's
-mean and every seed's common effect are taken out, pooled over all cells with two seeds or more.
-A claim is supported when all its contrasts are decided in its favour, contradicted when
-at least one is decided against it, and out of reach otherwise.
+or stay within a margin. A contrast is taken seed by seed, from cells that share the seed and with
+it partition, initial weights and the draw of clients. Its mean over the n shared seeds has the 95 %
+interval of Student's distribution with n - 1 degrees of freedom. A claim is supported when the
+interval of every contrast lies on its side. It is contradicted when that of a single one lies
+on the other side, at a level divided by the number of contrasts, since one of many is found by
+chance more easily. Fewer than three seeds give a preliminary verdict that does not count.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
+from scipy import stats
 
 from specgrad_study.paper.numbers import Place
 
-SUPPORTS, CONTRADICTS, OUT_OF_REACH = "supports", "contradicts", "cannot reach"
+SUPPORTS, CONTRADICTS, UNDECIDED = "supports", "contradicts", "undecided"
+PRELIMINARY, MISSING = "preliminary", "no result"
+LEVEL = 0.95
+LEAST_SEEDS = 3
 RULE = (
-    "Rule of the verdicts: a claim is a list of differences between cells that should be positive "
-    "(or stay within a margin). Each is averaged over the n seeds that its cells share, and "
-    "counts as decided when it is farther from the border than t s sqrt(sum of squared weights / "
-    "n). Runs of one seed share partition, initial weights and the draw of clients, which cancels "
-    "in a difference; s is the standard deviation over seeds without that common part, pooled "
-    "over all cells with at least two seeds, and t the 97.5 % point of Student's distribution for "
-    "its degrees of freedom. All decided in favour: *supports*. One decided "
-    "against: *contradicts*. Otherwise: *cannot reach*."
+    "Rule of the verdicts: a claim is a list of differences between cells that should be positive, "
+    "or stay within a margin that is named. Differences are taken seed by seed, between runs that "
+    "share partition, initial weights and the draw of clients. Their mean over the n seeds has a "
+    "95 % interval from Student's distribution with n - 1 degrees of freedom. *Supports*: every "
+    "interval lies on the claim's side. *Contradicts*: one lies on the other side, at a level "
+    "divided by the number of differences. *Undecided*: neither. Below three seeds a verdict is "
+    "*preliminary*, says where the differences point, and is not counted."
 )
 
 Values = Mapping[Place, Mapping[int, float]]
@@ -39,18 +39,34 @@ Values = Mapping[Place, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Contrast:
-    """``sum of weight * row``, claimed positive, or within ``margin`` of zero."""
+    """``sum of weight * row``, claimed above ``least``, or within ``margin`` of zero."""
 
     terms: tuple[tuple[float, str], ...]
     margin: float | None = None
+    least: float = 0.0
 
     def __str__(self) -> str:
         return " ".join(f"{'+' if w > 0 else '-'} [{row}]" for w, row in self.terms).lstrip("+ ")
+
+    def inside(self, value: float) -> float:
+        """How far a value is on the claim's side of the border."""
+        return value - self.least if self.margin is None else self.margin - abs(value)
+
+    def differences(self, column: str, values: Values) -> dict[int, float]:
+        """The contrast of every seed that all its rows have."""
+        rows = [(weight, values.get((row, column), {})) for weight, row in self.terms]
+        seeds = set.intersection(*(set(row) for _, row in rows))
+        return {seed: math.fsum(w * row[seed] for w, row in rows) for seed in sorted(seeds)}
 
 
 def above(higher: str, lower: str) -> Contrast:
     """``higher`` is better than ``lower``."""
     return Contrast(((1, higher), (-1, lower)))
+
+
+def more_than(row: str, least: float) -> Contrast:
+    """A row is more than a number."""
+    return Contrast(((1, row),), least=least)
 
 
 def close(one: str, other: str, margin: float) -> Contrast:
@@ -65,121 +81,164 @@ def gains_more(with_a: str, without_a: str, with_b: str, without_b: str) -> Cont
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and what it says about rows of a table.
+    """A sentence, and what it says about rows of a table.
 
-    where: the ending of the columns it is about; by default it is about all
+    said: where the paper says it; empty for a claim of ours
+    columns: the columns it is about; by default every column that has its rows
+    margin: where a margin comes from, in words
     """
 
     text: str
+    said: str
     contrasts: tuple[Contrast, ...]
-    where: str = ""
+    columns: tuple[str, ...] = ()
+    margin: str = ""
 
     @property
     def rows(self) -> set[str]:
         return {row for contrast in self.contrasts for _, row in contrast.terms}
 
+    def is_about(self, column: str) -> bool:
+        return not self.columns or column in self.columns
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The mean of paired differences and half the width of its interval; none for one seed.
+
+    >>> str(Interval.of({0: 0.8, 1: 0.1, 2: 0.8}))
+    '+0.57 [-0.44, +1.57] (3)'
+    >>> str(Interval.of({0: 0.8}))
+    '+0.80 (1)'
+    """
+
+    mean: float
+    half: float | None
+    seeds: int
+
+    @staticmethod
+    def of(differences: Mapping[int, float], level: float = LEVEL) -> Interval:
+        """From one difference for each seed."""
+        each, count = list(differences.values()), len(differences)
+        half = None
+        if count > 1:
+            t = float(stats.t.ppf((1 + level) / 2, count - 1))
+            half = t * statistics.stdev(each) / math.sqrt(count)
+        return Interval(statistics.fmean(each), half, count)
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        return None if self.half is None else (self.mean - self.half, self.mean + self.half)
+
+    def __str__(self) -> str:
+        ends = "" if self.ends is None else f" [{self.ends[0]:+.2f}, {self.ends[1]:+.2f}]"
+        return f"{self.mean:+.2f}{ends} ({self.seeds})"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One contrast of a claim in one column: its differences by seed, and what they decide."""
+
+    contrast: Contrast
+    differences: Mapping[int, float]
+    against: bool
+    favours: bool
+
+    @staticmethod
+    def of(contrast: Contrast, column: str, values: Values, contrasts: int) -> Finding:
+        """``contrasts``: how many the claim has."""
+        found = contrast.differences(column, values)
+        if not found:
+            return Finding(contrast, {}, False, False)
+        usual = Interval.of(found)
+        wide = Interval.of(found, 1 - (1 - LEVEL) / contrasts)
+        return Finding(
+            contrast,
+            found,
+            against=wide.ends is not None and max(map(contrast.inside, _points(wide))) < 0,
+            favours=usual.ends is not None and min(map(contrast.inside, _points(usual))) > 0,
+        )
+
+    @property
+    def counts(self) -> bool:
+        return len(self.differences) >= LEAST_SEEDS
+
+    @property
+    def points_in_favour(self) -> bool:
+        mean = statistics.fmean(self.differences.values())
+        return self.contrast.inside(mean) > 0
+
+    def __str__(self) -> str:
+        if not self.differences:
+            return f"{self.contrast}: no seed in common"
+        border = "" if self.contrast.margin is None else f", margin {self.contrast.margin:g}"
+        if self.contrast.least:
+            border = f", more than {self.contrast.least:g}"
+        return f"{self.contrast} = {Interval.of(self.differences)}{border}"
+
+
+def _points(interval: Interval) -> list[float]:
+    """The ends, and zero where it lies between them: there a margin has its most room."""
+    assert interval.ends is not None
+    low, high = interval.ends
+    return [low, high, *([0.0] if low < 0 < high else [])]
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the numbers say about a claim in one column, and the contrast that decided it.
+    """What the numbers say about a claim in one column.
 
-    slack: how far the contrast is on the claim's side of the border
+    decisive: the contrast that decided, or else the one that is farthest from its claim
     """
 
     word: str
-    because: str
-    slack: float = -math.inf
-
-
-# 97.5 % points of Student's distribution, by degrees of freedom from 1
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-
-
-@dataclass(frozen=True)
-class Noise:
-    """A standard deviation, and on how many degrees of freedom it rests."""
-
-    deviation: float
-    freedom: int
+    findings: tuple[Finding, ...]
+    decisive: Finding
 
     @property
-    def t(self) -> float:
-        """How many deviations decide: many where few values tell the noise.
+    def seeds(self) -> int:
+        """The fewest seeds that any of its differences rests on."""
+        return min(len(finding.differences) for finding in self.findings)
 
-        >>> Noise(1.0, 1).t, round(Noise(1.0, 30).t, 2)
-        (12.71, 2.04)
-        """
-        if self.freedom <= len(STUDENT):
-            return STUDENT[self.freedom - 1]
-        # the first terms of its expansion around the normal distribution
-        return 1.96 + 2.372 / self.freedom + 2.823 / self.freedom**2
+    @property
+    def counted(self) -> bool:
+        return self.word in (SUPPORTS, CONTRADICTS, UNDECIDED)
 
-    def limit(self, weights: Iterable[float], seeds: int) -> float:
-        """What a contrast with these weights must exceed."""
-        return self.t * self.deviation * math.sqrt(sum(w * w for w in weights) / seeds)
-
-
-def noise(blocks: Iterable[Sequence[Mapping[int, float]]]) -> Noise | None:
-    """The spread over seeds that cells do not share; ``None`` where nothing can tell it.
-
-    A block is a list of cells whose seeds have common effects. Its values are fitted by a mean
-    for each cell plus an effect for each seed; what is left is noise.
-
-    >>> noise([[{0: 1.0, 1: 3.0}, {0: 5.0, 1: 7.0}]])      # both cells rise by 2: no noise
-    Noise(deviation=0.0, freedom=1)
-    >>> noise([[{0: 1.0, 1: 3.0}]]) is None                # one cell: effect or noise?
-    True
-    """
-    left, freedom = 0.0, 0
-    for block in blocks:
-        cells = [cell for cell in block if len(cell) > 1]
-        entries = [(n, seed, v) for n, cell in enumerate(cells) for seed, v in cell.items()]
-        seeds = sorted({seed for _, seed, _ in entries})
-        design = np.zeros((len(entries), len(cells) + len(seeds)))
-        for line, (number, seed, _) in enumerate(entries):
-            design[line, number] = design[line, len(cells) + seeds.index(seed)] = 1
-        values = np.array([value for _, _, value in entries])
-        if not len(values):
-            continue
-        fit, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
-        left += float(np.square(values - design @ fit).sum())
-        freedom += len(values) - int(rank)
-    # rounding of the fit is no noise
-    return Noise(round(math.sqrt(left / freedom), 9), freedom) if freedom else None
+    @property
+    def text(self) -> str:
+        """The word, and for a preliminary verdict where its differences point."""
+        if self.word != PRELIMINARY:
+            return self.word
+        favour = all(f.points_in_favour for f in self.findings)
+        return f"{PRELIMINARY}, {'in favour' if favour else 'against'}"
 
 
-def judge(claim: Claim, column: str, values: Values, spread: Noise | None) -> Verdict:
+def judge(claim: Claim, column: str, values: Values) -> Verdict:
     """The verdict on a claim in one column."""
-    decided = [_decide(contrast, column, values, spread) for contrast in claim.contrasts]
-    for word in (CONTRADICTS, OUT_OF_REACH, SUPPORTS):
-        chosen = [verdict for verdict in decided if verdict.word == word]
-        if chosen:
-            return min(chosen, key=lambda verdict: verdict.slack)
-    raise AssertionError("a claim has at least one contrast")
-
-
-def _decide(contrast: Contrast, column: str, values: Values, spread: Noise | None) -> Verdict:
-    rows = [values.get((row, column), {}) for _, row in contrast.terms]
-    seeds = sorted(set.intersection(*(set(row) for row in rows)))
-    if not seeds:
-        absent = [row for (_, row), held in zip(contrast.terms, rows, strict=True) if not held]
-        reason = f"no result for {absent[0]}" if absent else "no seed in common"
-        return Verdict(OUT_OF_REACH, reason)
-    value = statistics.fmean(
-        sum(w * row[seed] for (w, _), row in zip(contrast.terms, rows, strict=True))
-        for seed in seeds
+    findings = tuple(
+        Finding.of(contrast, column, values, len(claim.contrasts)) for contrast in claim.contrasts
     )
-    said = f"{contrast} = {value:+.2f}"
-    if spread is None:
-        return Verdict(OUT_OF_REACH, f"{said}, and too few seeds to tell the noise")
-    limit = spread.limit((w for w, _ in contrast.terms), len(seeds))
-    said += f", noise {limit:.2f}, n = {len(seeds)}"
-    # the distance to the border on the claim's side of it
-    inside = value if contrast.margin is None else contrast.margin - abs(value)
-    if contrast.margin is not None:
-        said += f", margin {contrast.margin:g}"
-    if inside > limit:
-        return Verdict(SUPPORTS, said, inside)
-    if inside < -limit:
-        return Verdict(CONTRADICTS, said, inside)
-    return Verdict(OUT_OF_REACH, said, inside)
+
+    def verdict(word: str, among: list[Finding]) -> Verdict:
+        return Verdict(word, findings, min(among, key=_room))
+
+    against = [f for f in findings if f.counts and f.against]
+    missing = [f for f in findings if not f.differences]
+    if against:
+        return verdict(CONTRADICTS, against)
+    if missing:
+        return verdict(MISSING, missing)
+    few = [f for f in findings if not f.counts]
+    if few:
+        return verdict(PRELIMINARY, list(findings))
+    undecided = [f for f in findings if not f.favours]
+    if undecided:
+        return verdict(UNDECIDED, undecided)
+    return verdict(SUPPORTS, list(findings))
+
+
+def _room(finding: Finding) -> float:
+    """How far the mean is on the claim's side."""
+    if not finding.differences:
+        return -math.inf
+    return finding.contrast.inside(statistics.fmean(finding.differences.values()))

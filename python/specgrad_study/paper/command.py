@@ -15,10 +15,11 @@ from specgrad_fl.fleet import Job
 from specgrad_fl.progress import FleetProgress, Status, clock
 from specgrad_fl.summary import check_measure
 
-from specgrad_study.paper import registry, report, schedule
+from specgrad_study.paper import gather, registry, report, schedule
 from specgrad_study.paper.estimate import estimate
 from specgrad_study.paper.model import Cell, Context, Experiment, tuned
 from specgrad_study.paper.presets import PRESETS, Preset
+from specgrad_study.paper.shelf import Earlier, Shelf
 
 Chosen = list[tuple[Experiment, list[Cell]]]
 
@@ -32,7 +33,12 @@ def run(arguments: argparse.Namespace) -> None:
     every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]
     jobs = schedule.jobs_of(every, folder, arguments.data_root, _workers(arguments))
     machine, machines = schedule.parse_shard(arguments.shard)
-    missing = fleet.missing(schedule.shard(jobs, machine, machines))
+    shelf = Shelf(folder, tuple(Earlier.read(path) for path in arguments.with_results))
+    missing = [
+        job
+        for job in fleet.missing(schedule.shard(jobs, machine, machines))
+        if shelf.finished(job.config) is None
+    ]
     if arguments.dry_run:
         _estimate(missing, chosen, arguments)
         return
@@ -49,8 +55,8 @@ def run(arguments: argparse.Namespace) -> None:
                 except RunError as error:
                     refusals.append(f"{experiment.name}: {error}")
         status.done()
-    subject = report.Subject(preset, folder, arguments.measure, _again(arguments))
-    parts = [report.collect(experiment, cells, subject) for experiment, cells in chosen]
+    subject = gather.Subject(preset, shelf, arguments.measure, _again(arguments))
+    parts = [gather.collect(experiment, cells, subject) for experiment, cells in chosen]
     print(report.write(parts, subject, arguments.out or folder / "report"))
     if refusals:
         raise RunError(
@@ -94,6 +100,7 @@ def _again(arguments: argparse.Namespace) -> tuple[str, ...]:
     words += [f"--seeds={','.join(map(str, arguments.seeds))}"] if arguments.seeds else []
     words += [f"--measure={arguments.measure}"] if arguments.measure != "last10" else []
     words += [f"--tuned={path.name}" for path in arguments.tuned]
+    words += [f"--with={path.parent.name}/{path.name}" for path in arguments.with_results]
     return tuple(words)
 
 

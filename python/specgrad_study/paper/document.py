@@ -101,7 +101,7 @@ td:first-child, th:first-child, .words { text-align: left; }
 td.short { white-space: nowrap; }
 td.supports { color: #1a7f37; font-weight: 600; }
 td.contradicts { color: #c62828; font-weight: 600; }
-td.cannot { color: #8a6d00; font-weight: 600; }
+td.undecided, td.preliminary { color: #8a6d00; font-weight: 600; }
 img { max-width: 100%; background: #fff; border-radius: 4px; }
 figure { margin: 1rem 0; } figcaption { font-size: .9rem; opacity: .8; }
 code { font-size: .9em; background: #8882; padding: 0 .25em; border-radius: 3px; }
@@ -167,7 +167,7 @@ def _html_table(table: Table) -> str:
 
 
 SHORT = 24
-VERDICTS = ("supports", "contradicts", "cannot reach")
+VERDICTS = ("supports", "contradicts", "undecided", "preliminary")
 
 
 def _is_words(text: str) -> bool:
@@ -184,7 +184,8 @@ def _html_cell(text: str) -> str:
     >>> _html_cell("supports"), _html_cell("+1.50")
     ('<td class="words short supports">supports</td>', '<td>+1.50</td>')
     """
-    verdict = text.split(" ")[0] if text in VERDICTS else ""
+    first = re.split("[ ,]", text)[0]
+    verdict = first if first in VERDICTS and len(text) <= SHORT else ""
     short = "short" if len(text) <= SHORT else ""
     names = " ".join(filter(None, (f"words {short}".strip() if _is_words(text) else "", verdict)))
     return f"<td{_class(names)}>{_inline(text)}</td>"

@@ -1,144 +1,207 @@
 """Where in the spectrum clients disagree, and how alike their models stay.
 
 Both are measured along a run that is played again up to the last of the preset's rounds; what was
-found is stored beside the runs.
+found is stored beside the runs. A value is the mean over the rounds of one run, one for each seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from specgrad_fl.runs import run_name
 
 from specgrad_kernels import diagnostics
 from specgrad_study.diagnosis import replay
-from specgrad_study.diagnosis.collect import Changes, Checkpoint
+from specgrad_study.diagnosis.collect import BATCH, FULL, UPDATE, Checkpoint
 from specgrad_study.diagnosis.report import mean_similarity
-from specgrad_study.paper import figures
-from specgrad_study.paper.ablations import INNERMOST, OUTERMOST
-from specgrad_study.paper.claims import Claim, above
-from specgrad_study.paper.model import Cell, Context, Experiment, Measured, Results
+from specgrad_study.diagnosis.similarity import PENULTIMATE
+from specgrad_study.paper import contenders, figures
+from specgrad_study.paper.claims import Claim, above, more_than
+from specgrad_study.paper.model import LEFT_OUT, Cell, Context, Experiment, Measured, Results
+from specgrad_study.paper.numbers import paper_numbers
 from specgrad_study.paper.presets import Preset
+from specgrad_study.paper.shelf import Shelf
+from specgrad_study.paper.sources import Source
 
-TRIED: dict[str, Changes] = {
-    "fft, order 0123": {"method": "fft"},
-    **{f"fft, order {order}": {"order": order} for order in OUTERMOST[1:] + INNERMOST},
-    "fft, random order": {"order": "random:0"},
-    "high-frequency": {"method": "fft_high"},
-    "random": {"method": "random"},
-    "lap": {"method": "lap"},
-    "gaussian": {"method": "gaussian"},
-    "2D FFT": {"method": "fft2d"},
-}
-REQUEST = replay.Request(after=TRIED, noise_batches=0, local=True)
+REQUEST = replay.Request(noise_batches=0, local=True, batch=True, contenders=contenders.ALL)
+# sources of a client's gradient, as columns of the table
+COLUMNS = {FULL: "full pass", BATCH: "one batch", UPDATE: "local update"}
+# the definition that the theory uses; the others stand beside it
+JUDGED = (COLUMNS[FULL],)
+SKEWED, ALIKE = "alpha 0.1", "alpha 100"
+# checkpoints by seed
+Found = dict[int, list[Checkpoint]]
 
 
-def _place(cell: Cell, folder: Path) -> Path:
+def _place(cell: Cell, seed: int, folder: Path) -> Path:
     assert cell.config is not None
-    return folder / "diagnosis" / run_name(cell.config)
+    return folder / "diagnosis" / run_name(cell.config.replace(seed=seed))
 
 
 def measure(cells: Sequence[Cell], context: Context) -> None:
     """Diagnose every cell at the preset's rounds; those that are stored are not measured again."""
     for cell in cells:
-        if cell.config is None:
-            continue
-        known = {checkpoint.round for checkpoint in found(cell, context.folder)}
-        if known >= set(context.preset.diagnosed):
-            continue
-        out = _place(cell, context.folder)
-        out.mkdir(parents=True, exist_ok=True)
-        config = cell.config.replace(data_root=context.data_root)
-        if context.workers:
-            config = config.replace(workers=context.workers)
-        replay.along(config, context.preset.diagnosed, out, REQUEST, say=context.say)
+        for config in cell.configs():
+            out = _place(cell, config.seed, context.folder)
+            known = {checkpoint.round for checkpoint in replay.stored(config, out, REQUEST)}
+            if known >= set(context.preset.diagnosed):
+                continue
+            out.mkdir(parents=True, exist_ok=True)
+            config = config.replace(data_root=context.data_root)
+            if context.workers:
+                config = config.replace(workers=context.workers)
+            replay.along(config, context.preset.diagnosed, out, REQUEST, say=context.say)
 
 
-def found(cell: Cell, folder: Path) -> list[Checkpoint]:
-    """What was measured so far, round by round."""
+def found(cell: Cell, shelf: Shelf) -> Found:
+    """What was measured so far, by seed and round."""
     if cell.config is None:
-        return []
-    return replay.stored(cell.config, _place(cell, folder), REQUEST)
+        return {}
+    held = {
+        config.seed: replay.stored(config, _place(cell, config.seed, shelf.folder), REQUEST)
+        for config in cell.configs()
+    }
+    return {seed: checkpoints for seed, checkpoints in held.items() if checkpoints}
 
 
-def _absent(cells: Sequence[Cell], folder: Path) -> dict[str, tuple[str, ...]]:
-    """For each cell the rounds at which others were measured and it was not."""
-    rounds = {cell.row: {each.round for each in found(cell, folder)} for cell in cells}
-    whole = sorted(set().union(*rounds.values()))
-    reasons: dict[str, tuple[str, ...]] = {}
-    for row, known in rounds.items():
-        left = [str(number) for number in whole if number not in known]
-        reasons[row] = (f"not diagnosed at rounds {', '.join(left)}",) if left else ()
-    return reasons if whole else dict.fromkeys(rounds, ("not diagnosed",))
+def absent(cell: Cell, known: Found) -> tuple[str, ...]:
+    """The seeds that were asked for and not diagnosed."""
+    if cell.config is None:
+        return (LEFT_OUT,)
+    return tuple(f"seed {seed}: not diagnosed" for seed in cell.seeds if seed not in known)
+
+
+def measured(cell: Cell, known: Found, value: Callable[..., float | None], *of: str) -> Measured:
+    """A value for each diagnosed seed: ``value(checkpoints, *of)``."""
+    values = {seed: v for seed, each in known.items() if (v := value(each, *of)) is not None}
+    sources = {seed: Source.of(known[seed][0].origin) for seed in values}
+    return Measured(values, absent(cell, known), sources)
 
 
 def _bias_cells(preset: Preset) -> list[Cell]:
     return [
-        Cell(f"alpha {alpha:g}", "CIFAR-10", preset.config(alpha=alpha), (0,))
+        Cell(
+            f"alpha {alpha:g}",
+            "CIFAR-10",
+            preset.config(alpha=alpha),
+            preset.seeds_for("spectral-bias"),
+        )
         for alpha in preset.diagnosed_alphas
     ]
 
 
-def _mean_bands(checkpoints: Sequence[Checkpoint]) -> list[float]:
-    return diagnostics.mean_bands([each.snapshot for each in checkpoints]).tolist()
+def bands_of(checkpoints: Sequence[Checkpoint], source: str) -> list[float]:
+    """Energy of each band, the mean over layers and rounds; empty where it was not measured."""
+    snapshots = [each.by(source) for each in checkpoints]
+    held = [snapshot for snapshot in snapshots if snapshot is not None]
+    return diagnostics.mean_bands(held).tolist() if held else []
 
 
-PER_ROUND = "by round"
-EVEN = "an even spread over ten bands"
+def left(checkpoints: Sequence[Checkpoint], source: str, label: str, what: str) -> float | None:
+    """Percent of disagreement or mean gradient that a filter leaves, the mean over rounds."""
+    effects = [each.effects.get(source, {}).get(label) for each in checkpoints]
+    name = what.replace(" ", "_")
+    shares = [getattr(effect, name) for effect in effects if effect is not None]
+    known = [share for share in shares if share is not None]
+    return 100 * statistics.fmean(known) if known else None
 
 
-def bias_reading(cells: Sequence[Cell], folder: Path, measure: str) -> Results:
-    """The paper's quantities, shares round by round, and what filters leave."""
+def bias_reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
+    """The paper's quantities, and what filters leave, for each source of the gradient."""
     results: Results = {}
-    absent = _absent(cells, folder)
-    known = {cell.row: found(cell, folder) for cell in cells}
-    for row, checkpoints in known.items():
-        bands = _mean_bands(checkpoints) if checkpoints else []
-        for label, count in (("first band", 1), ("first two bands", 2)):
-            share = {0: 100 * sum(bands[:count]) / sum(bands)} if checkpoints else {}
-            results[f"{label}, % of disagreement", row] = Measured(share, absent[row])
-    results |= _growth(known.get("alpha 0.1", []), known.get("alpha 100", []))
-    rounds = sorted({each.round for checkpoints in known.values() for each in checkpoints})
-    results[EVEN, PER_ROUND] = Measured(dict.fromkeys(rounds, 10.0))
-    for row, checkpoints in known.items():
-        results |= _by_round(row, checkpoints, absent[row])
+    known = {cell.row: found(cell, shelf) for cell in cells}
+    skewed = next(cell for cell in cells if cell.row == SKEWED)
+    for source, column in COLUMNS.items():
+        for cell in cells:
+            for label, share in BANDS.items():
+                results[f"{cell.row}: {label}, %", column] = measured(
+                    cell, known[cell.row], share, source
+                )
+        results |= _growth(skewed, known, source, column)
+        for label in contenders.TRIED:
+            for what in ("disagreement", "mean gradient"):
+                results[f"{SKEWED}: {what} left by {label}, %", column] = measured(
+                    skewed, known[SKEWED], left, source, label, what
+                )
     return results
 
 
-def _growth(skewed: Sequence[Checkpoint], alike: Sequence[Checkpoint]) -> Results:
-    """How the energy of bands grows with heterogeneity, over the rounds that both have."""
-    shared = {each.round for each in skewed} & {each.round for each in alike}
-    if not shared:
-        return {}
-    high = _mean_bands([each for each in skewed if each.round in shared])
-    low = _mean_bands([each for each in alike if each.round in shared])
-    values = {
-        "energy of all bands": sum(high) / sum(low),
-        "energy of the first band": high[0] / low[0],
-        "energy of the last five bands": sum(high[5:]) / sum(low[5:]),
-        "first band, % of the increase": 100 * (high[0] - low[0]) / (sum(high) - sum(low)),
+def _first_band(checkpoints: Sequence[Checkpoint], source: str) -> float | None:
+    return _share(bands_of(checkpoints, source), 1)
+
+
+def _first_two(checkpoints: Sequence[Checkpoint], source: str) -> float | None:
+    return _share(bands_of(checkpoints, source), 2)
+
+
+BANDS = {"first band": _first_band, "first two bands": _first_two}
+
+
+def _share(bands: Sequence[float], count: int) -> float | None:
+    return 100 * sum(bands[:count]) / sum(bands) if bands else None
+
+
+GROWTH: Mapping[str, Callable[[list[float], list[float]], float]] = {
+    "energy of all bands, 0.1 / 100": lambda high, low: sum(high) / sum(low),
+    "energy of the first band, 0.1 / 100": lambda high, low: high[0] / low[0],
+    "energy of the last five bands, 0.1 / 100": lambda high, low: sum(high[5:]) / sum(low[5:]),
+    "first band, % of the increase": lambda high, low: (
+        100 * (high[0] - low[0]) / (sum(high) - sum(low))
+    ),
+}
+
+
+def _growth(cell: Cell, known: Mapping[str, Found], source: str, column: str) -> Results:
+    """How the energy of bands grows with heterogeneity, seed by seed, over shared rounds."""
+    skewed, alike = known[SKEWED], known.get(ALIKE, {})
+    values: dict[str, dict[int, float]] = {label: {} for label in GROWTH}
+    for seed in sorted(set(skewed) & set(alike)):
+        rounds = {e.round for e in skewed[seed]} & {e.round for e in alike[seed]}
+        high, low = (
+            bands_of([each for each in held[seed] if each.round in rounds], source)
+            for held in (skewed, alike)
+        )
+        for label, of in GROWTH.items() if high and low else ():
+            values[label][seed] = of(high, low)
+    return {
+        (label, column): Measured(
+            each,
+            absent(cell, {s: skewed[s] for s in each}),
+            {seed: Source.of(skewed[seed][0].origin) for seed in each},
+        )
+        for label, each in values.items()
     }
-    return {(label, "0.1 / 100"): Measured({0: value}) for label, value in values.items()}
 
 
-def _by_round(row: str, checkpoints: Sequence[Checkpoint], absent: tuple[str, ...]) -> Results:
-    """Shares in percent of the disagreement, one value for each diagnosed round."""
-    bands = {each.round: each.snapshot.bands() for each in checkpoints}
-    shares = {number: 100 * float(band[0] / band.sum()) for number, band in bands.items()}
-    results = {(f"{row}: first band", PER_ROUND): Measured(shares, absent)}
-    for label in TRIED if checkpoints else ():
-        left = {each.round: each.snapshot.left(label) for each in checkpoints}
-        values = {number: 100 * share for number, share in left.items() if share is not None}
-        results[f"{row}: left by {label}", PER_ROUND] = Measured(values)
-    return results
+def distance(results: Results, column: str) -> float | None:
+    """How far a column is from the paper's: the mean factor between its numbers and theirs."""
+    factors = [
+        abs(math.log(statistics.fmean(found.values.values()) / number.mean))
+        for place, number in paper_numbers("spectral-bias").items()
+        if place[1] == column and (found := results.get(place)) and found.values
+        if statistics.fmean(found.values.values()) > 0
+    ]
+    return math.exp(statistics.fmean(factors)) if factors else None
 
 
-def _leaves_less(better: str, worse: str) -> Claim:
-    return Claim(
-        f"{better} leaves less disagreement than {worse}",
-        (above(f"alpha 0.1: left by {worse}", f"alpha 0.1: left by {better}"),),
+def nearest(results: Results, shelf: Shelf) -> str:
+    """Which source of the gradient comes nearest to the paper's numbers."""
+    far = {c: d for c in COLUMNS.values() if (d := distance(results, c)) is not None}
+    if len(far) < 2:
+        return ""
+    best = min(far, key=lambda column: far[column])
+    told = ", ".join(f"{column} {factor:.2f}" for column, factor in far.items())
+    return (
+        f"The paper does not say from which gradients its figure is made. Nearest to its numbers "
+        f"comes the source *{best}*; mean factor between ours and theirs: {told}."
     )
+
+
+def _leaves_less(by: str) -> list[str]:
+    return [f"{SKEWED}: disagreement left by {label}, %" for label in ("fft, order 0123", by)]
 
 
 SPECTRAL_BIAS = Experiment(
@@ -148,60 +211,89 @@ SPECTRAL_BIAS = Experiment(
     cells=_bias_cells,
     claims=(
         Claim(
-            "disagreement is concentrated in the lowest band",
-            tuple(above(f"{a}: first band", EVEN) for a in ("alpha 0.1", "alpha 100")),
+            "disagreement is disproportionately concentrated in the lowest of ten bands",
+            "Section III-B and Figure 1",
+            tuple(more_than(f"{alpha}: first band, %", 10) for alpha in (SKEWED, ALIKE)),
+            columns=JUDGED,
         ),
         Claim(
             "the lowest band's share is larger under stronger heterogeneity",
-            (above("alpha 0.1: first band", "alpha 100: first band"),),
+            "Section III-B and Figure 1",
+            (above(f"{SKEWED}: first band, %", f"{ALIKE}: first band, %"),),
+            columns=JUDGED,
         ),
-        _leaves_less("fft, order 0123", "high-frequency"),
-        _leaves_less("fft, order 0123", "random"),
-        _leaves_less("fft, order 0123", "fft, random order"),
-        _leaves_less("fft, order 0123", "fft, order 3210"),
         Claim(
-            "a 2-D FFT of each kernel cannot capture the divergence between filters: it leaves "
-            "more disagreement than order 0123",
-            (above("alpha 0.1: left by 2D FFT", "alpha 0.1: left by fft, order 0123"),),
+            "the additional disagreement lies primarily in the lowest band",
+            "Section III-B and Figure 1",
+            (more_than("first band, % of the increase", 50),),
+            columns=JUDGED,
+            margin="more than half for primarily: ours; the paper has 79.7 %",
+        ),
+        Claim(
+            "at the same ratio the filter leaves less disagreement than high, random or shuffled "
+            "bins",
+            "",
+            tuple(
+                above(*reversed(_leaves_less(by)))
+                for by in ("high-frequency", "random", "fft, random order", "fft, order 3210")
+            ),
+            columns=JUDGED,
         ),
     ),
-    draw=lambda name, cells, results, runs, out: figures.bands(
-        out / f"{name}.png",
-        {cell.row: _mean_bands(known) for cell in cells if (known := found(cell, runs))},
+    draw=lambda experiment, cells, results, shelf, out: figures.bands(
+        out / f"{experiment.name}.png",
+        {
+            f"{cell.row}, {column}": energy
+            for cell in cells
+            for source, column in COLUMNS.items()
+            for held in [found(cell, shelf)]
+            if held and (energy := bands_of(next(iter(held.values())), source))
+        },
     ),
     reading=bias_reading,
     measure=measure,
     trained=lambda cell: False,
-    accuracy=False,
-    counted="rounds",
+    unit="percent",
+    remark=nearest,
     note=(
         "Disagreement of the active clients' gradients in ten bands of the spectrum, the mean "
-        "over layers and rounds. The column *by round* has one value for each diagnosed round in "
-        "place of seeds: the share of the first band, and the share of the disagreement in the "
-        "filtered layers that each filter leaves."
+        "over layers and rounds, by three sources of a client's gradient: a full pass over its "
+        "samples, one mini-batch, and the local update divided by its learning rates. Below: the "
+        "shares of disagreement and of mean gradient that filters leave in their layers; a "
+        "filter aims well where it leaves less of the first than of the second. Claims are judged "
+        "by the full pass."
     ),
 )
 
+STAGES = ("layer1", "layer2", "layer3", PENULTIMATE)
+CKA_ROWS = {"FedAvg": {}, "FedAvg + FFT": {"filter": "fft"}}
+
 
 def _cka_cells(preset: Preset) -> list[Cell]:
-    rows = {"FedAvg": {}, "FedAvg + FFT": {"filter": "fft"}}
-    return [Cell(row, "CIFAR-10", preset.config(**changes), (0,)) for row, changes in rows.items()]
+    return [
+        Cell(row, "CIFAR-10", preset.config(**changes), preset.seeds_for("cka"))
+        for row, changes in CKA_ROWS.items()
+    ]
 
 
-def cka_reading(cells: Sequence[Cell], folder: Path, measure: str) -> Results:
-    """Mean similarity between local models, one column for each stage."""
+def _similarity(checkpoints: Sequence[Checkpoint], stage: str) -> float | None:
+    """Mean CKA in percent; ``None`` for a stage that is the penultimate layer by another name."""
+    each = [mean_similarity(checkpoint) for checkpoint in checkpoints]
+    known = [v for similar in each if (v := similar.get(stage)) is not None]
+    last = [similar.get(PENULTIMATE) for similar in each]
+    if not known or (stage != PENULTIMATE and known == last):
+        return None
+    return 100 * statistics.fmean(known)
+
+
+def cka_reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
+    """Mean similarity between local models, by stage."""
     results: Results = {}
-    absent = _absent(cells, folder)
-    stages: dict[str, None] = {}
-    values: dict[str, dict[int, dict[str, float | None]]] = {}
-    for cell in cells:
-        values[cell.row] = {each.round: mean_similarity(each) for each in found(cell, folder)}
-        for similar in values[cell.row].values():
-            stages |= dict.fromkeys(similar)
-    for row, rounds in values.items():
-        for stage in stages or ("penultimate",):
-            known = {n: v for n, similar in rounds.items() if (v := similar.get(stage)) is not None}
-            results[row, stage] = Measured(known, absent[row])
+    for stage in STAGES:
+        for cell in cells:
+            value = measured(cell, found(cell, shelf), _similarity, stage)
+            if value.values or stage != "layer3":
+                results[f"{stage}: {cell.row}", cell.column] = value
     return results
 
 
@@ -210,15 +302,26 @@ CKA = Experiment(
     title="Similarity of local models (CKA)",
     reference="Figure 6",
     cells=_cka_cells,
-    claims=(Claim("the filter keeps local models more alike", (above("FedAvg + FFT", "FedAvg"),)),),
-    draw=lambda name, cells, results, runs, out: figures.stages(out / f"{name}.png", results),
+    claims=(
+        Claim(
+            "the filter maintains a higher similarity across all layers",
+            "Section V-C and Figure 6",
+            tuple(
+                above(f"{stage}: FedAvg + FFT", f"{stage}: FedAvg")
+                for stage in STAGES
+                if stage != "layer3"
+            ),
+        ),
+    ),
+    draw=figures.gains,
     reading=cka_reading,
     measure=measure,
     trained=lambda cell: False,
-    accuracy=False,
-    counted="rounds",
+    baseline=lambda row: row.removesuffix(" + FFT") if row.endswith("+ FFT") else None,
+    unit="percent CKA",
     note=(
-        "Debiased linear CKA between the local models of a round before they are averaged, the "
-        "mean over pairs; one value for each diagnosed round in place of seeds."
+        "Debiased linear CKA in percent between the local models of a round before they are "
+        "averaged, the mean over pairs and rounds. The penultimate layer of a ResNet is its third "
+        "stage after pooling, so that stage is not shown again."
     ),
 )

@@ -10,10 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from specgrad_fl import plots
 
-from specgrad_study.paper.model import Cell, Measured, Records, Results, records_of
+from specgrad_study.paper.claims import LEAST_SEEDS
+from specgrad_study.paper.model import Cell, Experiment, Measured, Results
 from specgrad_study.paper.numbers import paper_numbers
+from specgrad_study.paper.shelf import Shelf
 
 OURS, PAPER = "tab:blue", "0.45"
+# by seed, accuracy in percent after rounds
+Curves = dict[int, dict[int, float]]
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
@@ -33,148 +37,166 @@ def measured_columns(results: Results) -> list[str]:
     return [c for c in columns if any(results[p].values for p in results if p[1] == c)]
 
 
-def dots(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path) -> list[Path]:
-    """A table as dots: ours with one standard deviation, and the paper's."""
-    columns = measured_columns(results)
-    if not columns:
+def _paired(experiment: Experiment, results: Results, column: str) -> dict[str, str]:
+    """Rows of a column that share a seed with their baseline, and that baseline."""
+    pairs = {}
+    for (row, where), found in results.items():
+        base = experiment.baseline(row)
+        if where == column and base and found.over(results.get((base, column), Measured())):
+            pairs[row] = base
+    return pairs
+
+
+def gains(
+    experiment: Experiment, cells: Sequence[Cell], results: Results, shelf: Shelf, out: Path
+) -> list[Path]:
+    """Paired differences to the baseline: a dot for each seed, the interval where it counts."""
+    pairs = {c: _paired(experiment, results, c) for c in measured_columns(results)}
+    pairs = {column: found for column, found in pairs.items() if found}
+    if not pairs:
         return []
-    rows = list(dict.fromkeys(c.row for c in cells if results[c.place].values))[::-1]
-    numbers = paper_numbers(name)
-    figure, panels = _panels(len(columns), 5.2, 1.7 + 0.3 * len(rows))
-    for axes, column in zip(panels, columns, strict=True):
-        for y, row in enumerate(rows):
-            found, number = results.get((row, column)), numbers.get((row, column))
-            if number is not None:
-                axes.errorbar(
-                    number.mean, y, xerr=number.deviation, fmt="D", ms=5, color=PAPER, mfc="none"
-                )
-            if found is not None and found.values:
-                axes.errorbar(found.mean, y, xerr=found.deviation, fmt="o", ms=6, color=OURS)
-        axes.set(title=column, xlabel="test accuracy, %", yticks=range(len(rows)))
+    numbers = paper_numbers(experiment.name)
+    figure, panels = _panels(len(pairs), 5.4, 1.7 + 0.3 * max(map(len, pairs.values())))
+    for axes, (column, rows) in zip(panels, pairs.items(), strict=True):
+        for y, (row, base) in enumerate(reversed(rows.items())):
+            theirs = [numbers.get((each, column)) for each in (row, base)]
+            if theirs[0] and theirs[1]:
+                axes.plot(theirs[0].mean - theirs[1].mean, y, "D", ms=5, color=PAPER, mfc="none")
+            _plot_paired(axes, y, results[row, column], results[base, column])
+        axes.axvline(0, color="black", lw=0.8)
+        bases = ", ".join(dict.fromkeys(rows.values()))
+        against = bases if len(bases) < 40 else "the row without the filter"
+        axes.set(title=column, xlabel=f"{experiment.unit}\nmore than {against}")
+        axes.set_yticks(range(len(rows)), list(rows)[::-1])
         axes.set_ylim(-0.7, len(rows) - 0.3)
-        axes.set_yticklabels(rows if axes is panels[0] else [])
         axes.grid(alpha=0.3)
     handles = [
-        panels[0].errorbar([], [], fmt="o", color=OURS, label="ours"),
-        panels[0].errorbar([], [], fmt="D", color=PAPER, mfc="none", label="paper"),
+        panels[0].plot([], [], "o", ms=4, color=OURS, alpha=0.5, label="ours, one seed")[0],
+        panels[0].errorbar([], [], xerr=[], color=OURS, label="95 % interval, 3 seeds or more"),
+        panels[0].plot([], [], "D", color=PAPER, mfc="none", label="paper")[0],
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2)
-    return save(figure, out / f"{name}.png")
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize="small")
+    return save(figure, out / f"{experiment.name}.png")
 
 
-def _plot_mean(axes: Axes, records: Records, **style: Any) -> None:
-    """Accuracy by round: mean over seeds, with one standard deviation either side."""
-    accuracies = [plots.points(each, "test_accuracy", 100) for each in records.values()]
-    plots.plot_mean(axes, accuracies, **style)
+def _plot_paired(axes: Axes, y: float, found: Measured, base: Measured) -> None:
+    shared = sorted(set(found.values) & set(base.values))
+    apart = [found.values[seed] - base.values[seed] for seed in shared]
+    axes.plot(apart, [y] * len(apart), "o", ms=4, color=OURS, alpha=0.5)
+    interval = found.over(base)
+    if interval and interval.half is not None and interval.seeds >= LEAST_SEEDS:
+        axes.errorbar(interval.mean, y, xerr=interval.half, fmt="|", color=OURS, capsize=3)
 
 
-def _by_round(path: Path, results: Results, plot_column: Callable[[Axes, str], None]) -> list[Path]:
-    """One panel for each column, filled by ``plot_column``."""
-    columns = measured_columns(results)
+def _curves_of(cells: Sequence[Cell], shelf: Shelf) -> dict[tuple[str, str], Curves]:
+    """The curves of every run whose rounds are known, by place and seed."""
+    return {
+        cell.place: {
+            seed: {number: 100 * value for number, value in run.evaluations.items()}
+            for seed, run in cell.finished(shelf).items()
+            if run.evaluations
+        }
+        for cell in cells
+    }
+
+
+def shared_seeds(curves: Sequence[Curves]) -> list[int]:
+    """Seeds that all curves have; where there is none, the one that most have.
+
+    >>> shared_seeds([{0: {}, 1: {}}, {1: {}}]), shared_seeds([{0: {}}, {0: {}}, {1: {}}])
+    ([1], [0])
+    """
+    held = [set(each) for each in curves if each]
+    if not held:
+        return []
+    common = sorted(set.intersection(*held))
+    every = sorted(set.union(*held))
+    return common or [max(every, key=lambda seed: sum(seed in each for each in held))]
+
+
+def _by_round(
+    path: Path, found: dict[tuple[str, str], Curves], style: Callable[[str], dict[str, Any]]
+) -> list[Path]:
+    """One panel for each column: the mean over seeds that all its rows have."""
+    columns = list(dict.fromkeys(c for (_, c), curves in found.items() if curves))
     if not columns:
         return []
     figure, panels = _panels(len(columns), 4.6, 3.6)
     for axes, column in zip(panels, columns, strict=True):
-        plot_column(axes, column)
-        axes.set(title=column, xlabel="round", ylabel="test accuracy, %")
+        rows = {row: curves for (row, where), curves in found.items() if where == column}
+        seeds = shared_seeds(list(rows.values()))
+        for row, curves in rows.items():
+            if all(seed in curves for seed in seeds):
+                plots.plot_mean(axes, [curves[s] for s in seeds], label=row, **style(row))
+        shown = ", ".join(map(str, seeds))
+        axes.set(title=column, xlabel=f"round (seeds {shown})", ylabel="test accuracy, %")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="x-small")
     return save(figure, path)
 
 
-def curves(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path) -> list[Path]:
-    """Accuracy by round, one panel for each column."""
-    records = records_of(cells, runs)
-
-    def plot_column(axes: Axes, column: str) -> None:
-        for cell in cells:
-            if cell.column == column and records[cell.place]:
-                _plot_mean(axes, records[cell.place], label=cell.row)
-
-    return _by_round(out / f"{name}.png", results, plot_column)
-
-
-def dots_and_curves(
-    name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path
+def curves(
+    experiment: Experiment, cells: Sequence[Cell], results: Results, shelf: Shelf, out: Path
 ) -> list[Path]:
-    """The table as dots, and how its rows got there."""
-    return dots(name, cells, results, runs, out) + curves(
-        f"{name}-curves", cells, results, runs, out
-    )
+    """Accuracy by round, one panel for each column."""
+    path = out / f"{experiment.name}-curves.png"
+    return _by_round(path, _curves_of(cells, shelf), lambda row: {})
+
+
+def gains_and_curves(
+    experiment: Experiment, cells: Sequence[Cell], results: Results, shelf: Shelf, out: Path
+) -> list[Path]:
+    """Paired differences, and how the rows got there."""
+    drawn = gains(experiment, cells, results, shelf, out)
+    return drawn + curves(experiment, cells, results, shelf, out)
 
 
 def paired_curves(
-    name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path
+    experiment: Experiment, cells: Sequence[Cell], results: Results, shelf: Shelf, out: Path
 ) -> list[Path]:
     """As :func:`curves`: a method solid, itself with the filter dashed in the same colour."""
-    records = records_of(cells, runs)
     bases = list(dict.fromkeys(cell.row.removesuffix(" + FFT") for cell in cells))
 
-    def plot_column(axes: Axes, column: str) -> None:
-        for number, base in enumerate(bases):
-            for ending, line in (("", "-"), (" + FFT", "--")):
-                found = records.get((base + ending, column))
-                if found:
-                    style = {"color": f"C{number}", "linestyle": line}
-                    _plot_mean(axes, found, label=base + ending, **style)
+    def style(row: str) -> dict[str, Any]:
+        number = bases.index(row.removesuffix(" + FFT"))
+        return {"color": f"C{number}", "linestyle": "--" if row.endswith(" + FFT") else "-"}
 
-    return _by_round(out / f"{name}.png", results, plot_column)
+    return _by_round(out / f"{experiment.name}-curves.png", _curves_of(cells, shelf), style)
 
 
-def settings(
-    name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path
+def ratio(
+    experiment: Experiment, cells: Sequence[Cell], results: Results, shelf: Shelf, out: Path
 ) -> list[Path]:
-    """Accuracy against clients, local epochs and participation. Rows are ``clients 20: FedAvg``."""
-    series: dict[str, dict[str, dict[float, Measured]]] = {}
-    for cell in cells:
-        setting, _, method = cell.row.partition(": ")
-        kind, _, value = setting.partition(" ")
-        if results[cell.place].values:
-            points = series.setdefault(kind, {}).setdefault(method, {})
-            points[float(value)] = results[cell.place]
-    if not series:
-        return []
-    figure, panels = _panels(len(series), 4, 3.4)
-    for axes, (kind, methods) in zip(panels, series.items(), strict=True):
-        for method, points in methods.items():
-            deviations = [p.deviation or 0 for p in points.values()]
-            means = [p.mean for p in points.values()]
-            axes.errorbar(list(points), means, yerr=deviations, marker="o", label=method)
-        axes.set(xlabel=kind, ylabel="test accuracy, %")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="x-small")
-    return save(figure, out / f"{name}.png")
-
-
-def ratio(name: str, cells: Sequence[Cell], results: Results, runs: Path, out: Path) -> list[Path]:
-    """Accuracy against the filtering ratio; FedAvg is a dashed line."""
-    columns = measured_columns(results)
+    """Paired differences to FedAvg against the filtering ratio."""
+    columns = [c for c in measured_columns(results) if _paired(experiment, results, c)]
     if not columns:
         return []
+    numbers = paper_numbers(experiment.name)
     figure, panels = _panels(len(columns), 5, 3.6)
     for axes, column in zip(panels, columns, strict=True):
-        points = {
-            float(row): found
-            for (row, where), found in results.items()
-            if where == column and row != "FedAvg" and found.values
-        }
-        deviations = [found.deviation or 0 for found in points.values()]
-        means = [found.mean for found in points.values()]
-        axes.errorbar(list(points), means, yerr=deviations, marker="o", color=OURS, label="ours")
-        base = results.get(("FedAvg", column))
-        if base is not None and base.values:
-            axes.axhline(base.mean, linestyle="--", color=OURS, label="FedAvg, ours")
-        for row, number in paper_numbers(name).items():
-            if row[1] == column and row[0] != "FedAvg":
-                axes.plot(float(row[0]), number.mean, "D", color=PAPER, mfc="none", label="paper")
-            elif row[1] == column:
-                axes.axhline(number.mean, linestyle=":", color=PAPER, label="FedAvg, paper")
-        axes.set(title=column, xlabel="filtering ratio", ylabel="test accuracy, %", xscale="log")
-        axes.set_xticks(list(points), [f"{r:g}" for r in points])
+        for row, base in _paired(experiment, results, column).items():
+            found, below = results[row, column], results[base, column]
+            interval = found.over(below)
+            assert interval is not None
+            shared = sorted(set(found.values) & set(below.values))
+            apart = [found.values[seed] - below.values[seed] for seed in shared]
+            axes.plot([float(row)] * len(apart), apart, "o", ms=4, color=OURS, alpha=0.5)
+            if interval.half is not None and interval.seeds >= LEAST_SEEDS:
+                axes.errorbar(
+                    float(row), interval.mean, yerr=interval.half, fmt="_", color=OURS, capsize=3
+                )
+            theirs = [numbers.get((each, column)) for each in (row, base)]
+            if theirs[0] and theirs[1]:
+                gain = theirs[0].mean - theirs[1].mean
+                axes.plot(float(row), gain, "D", color=PAPER, mfc="none", label="paper")
+        ticks = [float(row) for row in _paired(experiment, results, column)]
+        axes.set(title=column, xlabel="filtering ratio", xscale="log")
+        axes.set(ylabel="points more than FedAvg")
+        axes.set_xticks(ticks, [f"{r:g}" for r in ticks], rotation=60, fontsize="x-small")
         axes.minorticks_off()
+        axes.axhline(0, color="black", lw=0.8)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="x-small")
-    return save(figure, out / f"{name}.png")
+    return save(figure, out / f"{experiment.name}.png")
 
 
 def bands(path: Path, energies: dict[str, list[float]]) -> list[Path]:
@@ -192,21 +214,4 @@ def bands(path: Path, energies: dict[str, list[float]]) -> list[Path]:
     for axes in (upper, lower):
         axes.grid(alpha=0.3)
         axes.legend(fontsize="x-small")
-    return save(figure, path)
-
-
-def stages(path: Path, results: Results) -> list[Path]:
-    """Similarity by stage, one line for each method."""
-    rows = list(dict.fromkeys(row for (row, _), found in results.items() if found.values))
-    if not rows:
-        return []
-    figure, (axes,) = _panels(1, 5.5, 3.6)
-    for row in rows:
-        points = {s: found for (r, s), found in results.items() if r == row and found.values}
-        means = [found.mean for found in points.values()]
-        deviations = [found.deviation or 0 for found in points.values()]
-        axes.errorbar(list(points), means, yerr=deviations, marker="o", capsize=3, label=row)
-    axes.set(ylabel="CKA between local models", xlabel="stage")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
     return save(figure, path)

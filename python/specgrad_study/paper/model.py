@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
-from specgrad_fl.fleet import FAILURE, Job
-from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory
 from specgrad_fl.summary import MEASURES
 
-from specgrad_study.paper.numbers import Number, Place
+from specgrad_study.paper.claims import Claim, Interval
+from specgrad_study.paper.numbers import Place
 from specgrad_study.paper.presets import Preset
-
-if TYPE_CHECKING:
-    from specgrad_study.paper.claims import Claim
+from specgrad_study.paper.shelf import Finished, Shelf
+from specgrad_study.paper.sources import Source
 
 LEFT_OUT = "left out by this preset"
 # seeds that are shown where they happen to be finished, beyond those that were asked for
@@ -46,91 +42,63 @@ class Cell:
         return [self.config.replace(seed=seed) for seed in self.seeds]
 
     def run(self, seed: int, folder: Path) -> RunDirectory:
-        """The run of one seed, which may not exist yet."""
+        """The folder of the run of one seed, which may not exist yet."""
         assert self.config is not None
-        return RunDirectory(Job.of(self.config.replace(seed=seed), folder).path)
+        return Shelf(folder).directory(self.config.replace(seed=seed))
 
-    def finished(self, folder: Path) -> dict[int, RunDirectory]:
+    def finished(self, shelf: Shelf) -> dict[int, Finished]:
         """The finished runs by seed, also of seeds that nobody asked for."""
         if self.config is None:
             return {}
         seeds = sorted({*self.seeds, *KNOWN_SEEDS})
-        runs = {seed: self.run(seed, folder) for seed in seeds}
-        return {seed: run for seed, run in runs.items() if run.finished}
+        runs = {seed: shelf.finished(self.config.replace(seed=seed)) for seed in seeds}
+        return {seed: run for seed, run in runs.items() if run is not None}
 
-    def why_missing(self, folder: Path) -> list[str]:
+    def why_missing(self, shelf: Shelf) -> list[str]:
         """For each seed that was asked for and has no result: which, and how far it is."""
         if self.config is None:
             return [LEFT_OUT]
+        configs = {seed: self.config.replace(seed=seed) for seed in self.seeds}
         return [
-            f"seed {seed}: {_progress(self.run(seed, folder))}"
-            for seed in self.seeds
-            if not self.run(seed, folder).finished
+            f"seed {seed}: {shelf.progress(config)}"
+            for seed, config in configs.items()
+            if shelf.finished(config) is None
         ]
-
-
-def _progress(run: RunDirectory) -> str:
-    if (run.path / FAILURE).is_file():
-        return "diverged"
-    if not run.exists:
-        return "not run"
-    return f"at round {len(run.records())} of {run.config().rounds}"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The values of a cell by seed, and why others are missing."""
+    """The values of a cell by seed, where each was made, and why others are missing."""
 
     values: dict[int, float] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    sources: dict[int, Source] = field(default_factory=dict)
 
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values.values())
-
-    @property
-    def deviation(self) -> float | None:
-        """Sample standard deviation; ``None`` for a single seed."""
-        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
-
-    def __str__(self) -> str:
-        """Mean, deviation and number of seeds.
-
-        >>> str(Measured({0: 50.0, 1: 52.0})), str(Measured({0: 50.0})), str(Measured())
-        ('51.00 ± 1.41 (2)', '50.00 (1)', '-')
-        """
-        if not self.values:
-            return "-"
-        return f"{Number(self.mean, self.deviation)} ({len(self.values)})"
+    def over(self, other: Measured) -> Interval | None:
+        """The difference to another cell on the seeds that both have."""
+        shared = sorted(set(self.values) & set(other.values))
+        apart = {seed: self.values[seed] - other.values[seed] for seed in shared}
+        return Interval.of(apart) if apart else None
 
 
 Results = dict[Place, Measured]
-Reading = Callable[[Sequence[Cell], Path, str], Results]
-# the experiment's name, its cells and results, the folder of the runs, the folder to draw into
-Drawing = Callable[[str, Sequence[Cell], Results, Path, Path], list[Path]]
+Reading = Callable[[Sequence[Cell], Shelf, str], Results]
+# the experiment, its cells and results, the runs, the folder to draw into
+Drawing = Callable[["Experiment", Sequence[Cell], Results, Shelf, Path], list[Path]]
 
 
-def accuracies(cells: Sequence[Cell], folder: Path, measure: str) -> Results:
+def accuracies(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
     """Test accuracy in percent of every cell."""
     key = MEASURES[measure][0]
-    return {
-        cell.place: Measured(
-            {s: 100 * run.summary()[key] for s, run in cell.finished(folder).items()},
-            tuple(cell.why_missing(folder)),
+    results = {}
+    for cell in cells:
+        runs = cell.finished(shelf)
+        results[cell.place] = Measured(
+            {seed: 100 * run.summary[key] for seed, run in runs.items()},
+            tuple(cell.why_missing(shelf)),
+            {seed: run.source for seed, run in runs.items()},
         )
-        for cell in cells
-    }
-
-
-Records = dict[int, list[Record]]
-
-
-def records_of(cells: Sequence[Cell], folder: Path) -> dict[Place, Records]:
-    """The rounds of every finished run, by cell and seed."""
-    return {
-        cell.place: {seed: run.records() for seed, run in cell.finished(folder).items()}
-        for cell in cells
-    }
+    return results
 
 
 @dataclass(frozen=True)
@@ -146,19 +114,20 @@ class Context:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure of the paper.
+    """One table or figure.
 
     cells: its entries, at the size of a preset
-    claims: what the paper says about it, each judged in every column
+    claims: what is said about it, each judged in every column that it is about
     draw: its pictures
     reading: from finished runs to the table's values
     measure: measures what runs do not tell and stores it in their folder; does nothing where
         that was done before
     trained: whether the cells are runs that must be finished
-    accuracy: whether the values are accuracies, whose spread is the noise of every verdict
-    counted: what a cell has several values of
+    baseline: the row that a row is compared with, if any
+    unit: of the values
     note: what a reader must know about the values
-    remark: more of that, from what was stored in the folder
+    remark: more of that, from the results
+    ours: whether it is an experiment of ours and not of the paper
     """
 
     name: str
@@ -170,10 +139,16 @@ class Experiment:
     reading: Reading = accuracies
     measure: Callable[[Sequence[Cell], Context], None] | None = None
     trained: Callable[[Cell], bool] = lambda cell: True
-    accuracy: bool = True
-    counted: str = "seeds"
+    baseline: Callable[[str], str | None] = lambda row: None
+    unit: str = "points of test accuracy"
     note: str = ""
-    remark: Callable[[Path], str] = lambda folder: ""
+    remark: Callable[[Results, Shelf], str] = lambda results, shelf: ""
+    ours: bool = False
+
+
+def against(row: str) -> Callable[[str], str | None]:
+    """Every row but this one is compared with it."""
+    return lambda each: None if each == row else row
 
 
 def tuned(cells: Sequence[Cell], files: Sequence[Config]) -> list[Cell]:

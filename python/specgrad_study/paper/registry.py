@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from specgrad_fl.errors import RunError, suggest
 
-from specgrad_study.paper import ablations, drift, tables, timing
+from specgrad_study.paper import ablations, drift, mechanism, tables, timing
 from specgrad_study.paper.model import Experiment
 
 _ALL = (
@@ -25,6 +25,8 @@ _ALL = (
     tables.CURVES,
     drift.CKA,
     ablations.RATIO,
+    tables.SUPPLEMENT,
+    mechanism.EXPERIMENT,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 

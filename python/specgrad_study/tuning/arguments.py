@@ -8,7 +8,8 @@ from pathlib import Path
 from specgrad_fl.flags import whole_numbers
 
 DESCRIPTION = """Search a method's learning rate and own parameters without the filter, as the
-paper does: a grid, widened until the best setting has no better neighbour. The result is a
+paper does: a grid, widened until the best setting has no better neighbour. Samples that every
+client holds out decide, a tenth unless --validation says otherwise. The result is a
 configuration file for `train`, `compare` and `reproduce --tuned`, with or without the filter.
 
 Only what is missing is run. Interrupted? The same command goes on where it stopped.
@@ -31,4 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--limit", type=int, default=6, help="values added on each side [6]")
     parser.add_argument("--measure", default="last10", help="last10, final or best [last10]")
+    parser.add_argument(
+        "--decide", default="validation", metavar="{validation,test}",
+        help="what accuracy decides: on samples that clients hold out, or on the test set "
+        "[validation]",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side [1]")

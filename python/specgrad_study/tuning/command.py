@@ -13,7 +13,7 @@ from typing import Any
 
 from specgrad_fl import atomic, fleet
 from specgrad_fl.config import Config, to_toml
-from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.fleet import Job
 from specgrad_fl.methods import resolve_options
 from specgrad_fl.progress import FleetProgress
@@ -23,6 +23,23 @@ from specgrad_fl.summary import MEASURES, check_measure
 from specgrad_study.tuning import grids
 from specgrad_study.tuning.picture import heat_map
 from specgrad_study.tuning.search import Axis, Found, Point, search
+
+VALIDATION, TEST = "validation", "test"
+# by what decides, the entry of a summary for each measure
+KEYS = {
+    TEST: {measure: key for measure, (key, _) in MEASURES.items()},
+    VALIDATION: {
+        "last10": "validation_mean_last_10",
+        "final": "validation_accuracy",
+        "best": "best_validation_accuracy",
+    },
+}
+ABOUT = {
+    VALIDATION: "samples that clients held out decided",
+    TEST: "the test set decided, so its accuracy is too good",
+}
+# share of every client's samples that decides
+HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,7 @@ class Trials:
     seeds: tuple[int, ...]
     folder: Path
     measure: str
+    decide: str
     processes: int
     quiet: bool
 
@@ -70,7 +88,7 @@ class Trials:
     def _mean(self, jobs: Sequence[Job], failed: set[Path]) -> float:
         if any(job.path in failed for job in jobs):
             return -math.inf
-        key, _ = MEASURES[self.measure]
+        key = KEYS[self.decide][self.measure]
         return statistics.fmean(RunDirectory(job.path).summary()[key] for job in jobs)
 
 
@@ -82,7 +100,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
             "reused when the filter is added; remove it"
         )
     check_measure(arguments.measure)
-    base = Config(**settings)
+    base = _base(arguments.decide, settings)
     if arguments.jobs > 1:
         base = base.replace(workers=1)
     axes = grids.axes_of(base.method, arguments.grid)
@@ -93,6 +111,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
         seeds=tuple(arguments.seeds),
         folder=arguments.runs or out / "runs",
         measure=arguments.measure,
+        decide=arguments.decide,
         processes=arguments.jobs,
         quiet=arguments.quiet,
     )
@@ -103,6 +122,21 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     if found.scores[found.best] == -math.inf:
         raise RunError(f"every setting of {base.method} diverges; give --grid smaller values of lr")
     print(write(found, trials, out))
+
+
+def _base(decide: str, settings: dict[str, Any]) -> Config:
+    """The settings, with samples held out where those decide."""
+    if decide not in KEYS:
+        raise ConfigError(f"decide is {decide!r}; {suggest(decide, KEYS)}")
+    if decide == TEST:
+        return Config(**settings)
+    base = Config(**{"validation": HELD_OUT, **settings})
+    if not base.validation:
+        raise ConfigError(
+            "validation is 0, so nothing is held out to decide by; choose a share such as 0.1, or "
+            "--decide test"
+        )
+    return base
 
 
 def write(found: Found, trials: Trials, out: Path) -> str:
@@ -116,7 +150,10 @@ def write(found: Found, trials: Trials, out: Path) -> str:
         if found.bracketed
         else f"not bracketed: the limit stopped the search at {', '.join(found.open_sides)}"
     )
-    comment = f"# {chosen}: accuracy {score:.4f} over seeds {list(trials.seeds)}; {verdict}\n"
+    comment = (
+        f"# {chosen}: accuracy {score:.4f} over seeds {list(trials.seeds)}; {verdict}; "
+        f"{ABOUT[trials.decide]}\n"
+    )
     atomic.write_text(out / "best.toml", comment + to_toml(_reused(best)))
     points = [
         {"point": dict(zip(names, point, strict=True)), "accuracy": _finite(value)}
@@ -125,6 +162,8 @@ def write(found: Found, trials: Trials, out: Path) -> str:
     facts = {
         "method": best.method,
         "measure": trials.measure,
+        "decided_by": trials.decide,
+        "validation": trials.base.validation,
         "seeds": list(trials.seeds),
         "best": dict(zip(names, found.best, strict=True)),
         "bracketed": found.bracketed,
@@ -134,7 +173,8 @@ def write(found: Found, trials: Trials, out: Path) -> str:
     atomic.write_text(out / "grid.json", json.dumps(facts, indent=1) + "\n")
     heat_map(out / "grid.png", found, best.method)
     return (
-        f"{best.method}: {chosen}, accuracy {score:.2%} ({len(points)} points, {verdict})\n"
+        f"{best.method}: {chosen}, accuracy {score:.2%} ({len(points)} points, {verdict}; "
+        f"{ABOUT[trials.decide]})\n"
         f"{out / 'best.toml'}"
     )
 
@@ -144,6 +184,6 @@ def _finite(value: float) -> float | None:
 
 
 def _reused(best: Config) -> dict[str, Any]:
-    """Every setting that decides a result, but the filter and the seed."""
-    kept = {"method", "lr", *best.changed()} - {"seed", "workers"}
+    """Every setting that decides a result, but filter, seed, and what was held out to search."""
+    kept = {"method", "lr", *best.changed()} - {"seed", "workers", "validation"}
     return {name: value for name, value in best.as_dict().items() if name in kept}

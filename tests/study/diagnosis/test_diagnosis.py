@@ -16,7 +16,7 @@ from specgrad_study.diagnosis import files, replay, similarity
 from specgrad_study.diagnosis.collect import Checkpoint, Collector, collect, weight_tensors
 from specgrad_study.diagnosis.report import Diagnosis, theory
 
-from specgrad_kernels import FilterPlan, FilterSpec
+from specgrad_kernels import FilterPlan, FilterSpec, diagnostics
 from specgrad_kernels.diagnostics import measure
 
 QUICK = replay.Request(noise_batches=0)
@@ -183,6 +183,50 @@ def test_theory_begins_at_64_rounds(finished, tmp_path):
     assert bounds["label"].startswith("diagnostic")
     full = bounds["full_participation"]
     assert full["bound"] == full["slope"] * 2 + full["constant"]
+
+
+def test_full_participation_has_the_noise_of_all_clients(finished, tmp_path):
+    """sigma bar^2 = sum p_k^2 sigma_k^2 over K clients is M / K of that over M like them."""
+    (found,) = replay.along(finished.config(), [0], tmp_path, replay.Request(noise_batches=2))
+    config = finished.config().replace(rounds=64)
+    bounds = theory([found], config, samples=240)["bounds"]
+    budget, noise, steps = diagnostics.budget([found.snapshot]), found.noise, bounds["steps"]
+    share = len(found.clients) / config.clients
+    assert share < 1
+    drift = (36 * budget.measured + 12 * noise.local) / 64
+    spread = 8 * noise.averaged * share / (steps * 8)
+    expected = (drift + spread) / (1 - budget.rho)
+    assert bounds["full_participation"]["constant"] == pytest.approx(expected)
+
+
+def test_sources_of_the_gradient_by_hand(finished, tmp_path):
+    """One client's update over its learning rates is the mean of its steps' gradients."""
+    request = replay.Request(noise_batches=0, local=True, batch=True)
+    (found,) = replay.along(finished.config(), [0], tmp_path, request)
+    assert set(found.others) == {"batch", "update"}
+    totals = {
+        source: sum(layer.total for layer in found.by(source).layers.values())
+        for source in ("full", "batch", "update")
+    }
+    # a mini-batch has noise of its own on top of what clients disagree about
+    assert totals["batch"] > totals["full"] > 0
+    assert totals["update"] > 0
+    again = Checkpoint.parse(json.loads(json.dumps(found.as_dict())))
+    assert again.by("update").layers.keys() == found.by("update").layers.keys()
+    assert found.origin["cpu"]
+
+
+def test_diagnose_by_another_source(finished, tmp_path, capsys):
+    flags = ["--rounds=0", "--noise-batches=0", "--filters=none", "--quiet"]
+    words = ["diagnose", str(finished.path), *flags]
+    assert cli.main([*words, "--source=batch", f"--out={tmp_path}"]) == 0
+    assert "by a full pass" in capsys.readouterr().out
+    found = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert found["source"] == "batch"
+    assert set(found["bands_by_source"]) == {"full", "batch"}
+    assert found["bands"]["share"] == found["bands_by_source"]["batch"]["share"]
+    assert cli.main([*words, "--source=sum", f"--out={tmp_path}"]) == 2
+    assert "--source is 'sum'" in capsys.readouterr().err
 
 
 def test_the_trainer_takes_recommended_ratios(finished, tmp_path, capsys, make_engine):

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file
 from specgrad_fl import cli
 from specgrad_fl.runs import RunDirectory
-from specgrad_study.paper.model import Cell, Experiment
+from specgrad_study.paper.model import Cell, Experiment, Results
 from specgrad_study.paper.presets import PRESETS
 from specgrad_study.paper.registry import EXPERIMENTS
+from specgrad_study.paper.shelf import Shelf
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,14 @@ class Played:
         stored = load_file(self.run(row, column).path / "last.safetensors")
         return torch.cat([v.flatten() for k, v in stored.items() if k.startswith("model.")])
 
-    def value(self, row: str, column: str) -> float:
-        """The mean of a cell in the table."""
-        from specgrad_study.paper.presets import smoke
+    def read(self) -> Results:
+        """The table."""
+        cells = self.experiment.cells(PRESETS["smoke"]())
+        return self.experiment.reading(cells, Shelf(self.runs), "last10")
 
-        results = self.experiment.reading(self.experiment.cells(smoke()), self.runs, "last10")
-        return results[row, column].mean
+    def value(self, row: str, column: str) -> float:
+        """A cell's value for seed 0."""
+        return self.read()[row, column].values[0]
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from specgrad_fl.models import Inputs, build
@@ -45,8 +46,44 @@ def test_the_papers_protocol():
     for experiment in EXPERIMENTS.values():
         cells = experiment.cells(PRESETS["paper"]())
         assert all(cell.config is not None for cell in cells), experiment.name
-        if experiment.counted == "seeds":
-            assert {cell.seeds for cell in cells} == {(0, 1, 2)}
+        assert {cell.seeds for cell in cells} == {(0, 1, 2)}
+
+
+def test_the_paper_evaluates_every_round():
+    """Its rounds to a target are no multiples of five."""
+    assert PRESETS["paper"]().base.eval_every == 1
+
+
+@pytest.mark.parametrize("preset", ["paper", "cpu"])
+def test_every_writer_is_a_client(preset):
+    """All writers train and all are tested: clients = 0 takes every one of the sample."""
+    cells = EXPERIMENTS["femnist"].cells(PRESETS[preset]())
+    assert {cell.config.clients for cell in cells} == {0}
+    if preset == "paper":
+        assert {cell.config.data_options["fraction"] for cell in cells} == {0.05}
+    by_column = {cell.column: cell.config.active for cell in cells}
+    writers = PRESETS[preset]().writers
+    assert by_column == {f"active ratio {r:g}": round(r * writers) for r in (0.05, 0.1)}
+
+
+def test_the_ratios_of_the_paper_are_there():
+    rows = {cell.row for cell in EXPERIMENTS["ratio"].cells(PRESETS["cpu"]())}
+    assert {"0.01", "0.05", "0.1", "0.15", "0.2", "0.5"} <= rows
+
+
+def test_the_supplement_has_an_experiment():
+    cells = EXPERIMENTS["supplement"].cells(PRESETS["paper"]())
+    assert {cell.config.dataset for cell in cells} == {"bloodmnist", "yahoo_answers"}
+    (text,) = {cell.config.model for cell in cells if cell.config.dataset == "yahoo_answers"}
+    assert text == "textcnn"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_seeds_reach_every_experiment(name):
+    """--seeds replaces the seeds of cells, and each cell asks for a configuration of each."""
+    for cell in EXPERIMENTS[name].cells(PRESETS["smoke"]()):
+        more = replace(cell, seeds=(3, 4))
+        assert [c.seed for c in more.configs()] == ([3, 4] if cell.config else [])
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -55,6 +55,7 @@ def test_an_empty_folder_gives_a_report_without_results(reproduce, tmp_path):
     assert reproduce("all", f"--runs={tmp_path / 'none'}", "--report-only")[0] == 0
     text = (tmp_path / "none" / "report" / "report.md").read_text()
     assert text.count("No cell is finished.") == len(EXPERIMENTS)
+    assert "0 supported, 0 contradicted, 0 undecided. Not counted: 0 preliminary" in text
     assert "| supports |" not in text
     assert "| contradicts |" not in text
 
@@ -86,7 +87,8 @@ def test_timings_are_kept_one_data_set_after_the_other(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         timing.measure(cells, context)
     timing.measure(cells, context)
-    assert len(timed) == 1 + len(timing.IMAGES)
+    # the first contest of three data sets and three seeds was kept
+    assert len(timed) == 1 + 3 * len(timing.IMAGES)
     (tmp_path / "timing.json").write_text("{")
     with pytest.raises(RunError, match=r"timing\.json is damaged"):
         timing.measure(cells, context)
@@ -98,7 +100,7 @@ def test_a_run_without_a_readable_environment_is_counted(reproduce, play, tmp_pa
     shutil.copytree(played.runs, runs, ignore=shutil.ignore_patterns("report-*", "diagnosis"))
     (runs / played.run("Gaussian detrend").path.name / "environment.json").write_text("{}")
     assert reproduce("strategies", f"--runs={runs}", "--report-only")[0] == 0
-    assert "- 1 runs: unknown" in (runs / "report" / "report.md").read_text()
+    assert "- 1 runs, commit unknown: unknown" in (runs / "report" / "report.md").read_text()
 
 
 def test_another_measure_and_more_seeds(reproduce, play):
@@ -107,10 +109,11 @@ def test_another_measure_and_more_seeds(reproduce, play):
     flags = [f"--runs={runs}", f"--out={out}", "--report-only"]
     assert reproduce("strategies", *flags, "--measure=best", "--seeds=0,1,2")[0] == 0
     stored = json.loads((out / "results.json").read_text())
-    cell = stored["experiments"]["strategies"]["cells"][0]
-    (name,) = [name for name in cell["runs"] if "-s0-" in name]
-    assert cell["ours"]["0"] == pytest.approx(100 * cell["runs"][name]["best_accuracy"], abs=1e-3)
-    assert cell["missing"] == ["seed 2: not run"]
+    held = stored["experiments"]["strategies"]
+    run = stored["runs"][held["cells"][0]["runs"]["0"]]
+    value = held["values"][0]
+    assert value["values"]["0"] == pytest.approx(100 * run["best_accuracy"], abs=1e-3)
+    assert value["missing"] == ["seed 2: not run"]
     assert "--seeds=0,1,2 --measure=best" in (out / "report.md").read_text()
 
 

@@ -45,12 +45,31 @@ def test_a_grid_is_run_once_and_its_result_reused(tune, tmp_path, capsys):
     config = Config(**read_toml(best))
     assert (config.method, config.lr) == ("fedprox", facts["best"]["lr"])
     assert config.options == {"mu": facts["best"]["mu"]}
-    assert RunDirectory(runs / run_name(config)).finished
+    assert config.validation == 0
+    assert RunDirectory(runs / run_name(config.replace(validation=0.1))).finished
 
     flags = [f"--config={best}", "--filters=none,fft", f"--out={runs}", "--quiet"]
     assert cli.main(["compare", *flags, "--workers=1"]) == 0
     assert "fedprox  fft" in capsys.readouterr().out
-    assert len(list(runs.glob("*/summary.json"))) == 5
+    assert len(list(runs.glob("*/summary.json"))) == 6
+
+
+def test_held_out_samples_decide_unless_the_test_set_is_asked_for(tune, tmp_path):
+    assert tune("--method=fedavg", "--grid=lr=0.001,0.1", "--limit=0")[0] == 0
+    tuned = tmp_path / "tuned"
+    facts = json.loads((tuned / "grid.json").read_text())
+    assert (facts["decided_by"], facts["validation"]) == ("validation", 0.1)
+    assert "samples that clients held out decided" in (tuned / "best.toml").read_text()
+    summaries = [json.loads(p.read_text()) for p in tuned.glob("runs/*/summary.json")]
+    accuracies = sorted(p["accuracy"] for p in facts["points"])
+    assert accuracies == sorted(s["validation_mean_last_10"] for s in summaries)
+    assert accuracies != sorted(s["mean_last_10"] for s in summaries)
+
+    code, out, _ = tune("--method=fedavg", "--grid=lr=0.001,0.1", "--limit=0", "--decide=test")
+    assert code == 0
+    assert "the test set decided" in out
+    facts = json.loads((tuned / "grid.json").read_text())
+    assert (facts["decided_by"], facts["validation"]) == ("test", 0)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +79,8 @@ def test_a_grid_is_run_once_and_its_result_reused(tune, tmp_path, capsys):
         (["--grid=lr=a,b"], "write a setting and its values"),
         (["--grid=nu=0.1,0.2", "--method=fedprox"], "has no option 'nu'"),
         (["--measure=mean"], "there is no measure 'mean'"),
+        (["--decide=tset"], "decide is 'tset'; did you mean 'test'?"),
+        (["--validation=0"], "nothing is held out to decide by"),
         (["--seeds=one"], "argument --seeds: 'one' is no list"),
     ],
 )

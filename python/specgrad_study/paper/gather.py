@@ -1,0 +1,86 @@
+"""What a report is about: experiments with their results, and the verdicts that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from specgrad_study.paper import claims
+from specgrad_study.paper.claims import Claim, Verdict
+from specgrad_study.paper.model import LEFT_OUT, Cell, Experiment, Measured, Results
+from specgrad_study.paper.presets import Preset
+from specgrad_study.paper.shelf import Finished, Shelf
+
+# claim, column, verdict
+Judged = tuple[Claim, str, Verdict]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One experiment with its cells and what was read from their runs."""
+
+    experiment: Experiment
+    cells: Sequence[Cell]
+    results: Results
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about. ``command`` is the one that makes it again."""
+
+    preset: Preset
+    shelf: Shelf
+    measure: str
+    command: tuple[str, ...]
+
+
+def collect(experiment: Experiment, cells: Sequence[Cell], subject: Subject) -> Part:
+    """Read the results of an experiment."""
+    results = dict(experiment.reading(cells, subject.shelf, subject.measure))
+    runs = {cell.place for cell in cells if experiment.trained(cell)}
+    for earlier in subject.shelf.earlier:
+        if earlier.preset != subject.preset.name:
+            continue
+        for place, (values, sources) in earlier.values.get(experiment.name, {}).items():
+            # a run is found by its settings, and never by the name of its row
+            if place not in runs:
+                found = results.get(place, Measured())
+                new = {s: v for s, v in values.items() if s not in found.values}
+                results[place] = Measured(
+                    {**found.values, **new},
+                    tuple(m for m in found.missing if not _is_about(m, new)),
+                    {**found.sources, **{seed: sources[seed] for seed in new}},
+                )
+    return Part(experiment, cells, results)
+
+
+def _is_about(missing: str, seeds: Iterable[int]) -> bool:
+    return any(missing.startswith(f"seed {seed}:") for seed in seeds)
+
+
+def verdicts(part: Part) -> list[Judged]:
+    """Claims in the columns that they are about and that are not left out as a whole."""
+    values = {place: found.values for place, found in part.results.items()}
+    columns = [c for c in dict.fromkeys(p[1] for p in part.results) if not left_out(part, c)]
+    return [
+        (claim, column, claims.judge(claim, column, values))
+        for claim in part.experiment.claims
+        for column in columns
+        if claim.is_about(column) and all((row, column) in values for row in claim.rows)
+    ]
+
+
+def left_out(part: Part, column: str) -> bool:
+    return all(
+        found.missing == (LEFT_OUT,) for place, found in part.results.items() if place[1] == column
+    )
+
+
+def finished_runs(parts: Sequence[Part], subject: Subject) -> dict[str, Finished]:
+    """All runs that the report rests on, by name."""
+    return {
+        run.name: run
+        for part in parts
+        for cell in part.cells
+        for run in cell.finished(subject.shelf).values()
+    }

@@ -1,0 +1,109 @@
+"""What does the work? The spectral filter beside the mean that it removes: an experiment of ours.
+
+Removing the low end of a flattened kernel's spectrum removes, above all, the mean of each output
+filter. Gradient centralisation removes that mean and nothing more. Contenders are trained in the
+same federation, and their effect on the gradients of FedAvg's clients is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specgrad_study.diagnosis.collect import FULL, Checkpoint
+from specgrad_study.paper import drift, figures
+from specgrad_study.paper.claims import Claim, above, close
+from specgrad_study.paper.contenders import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
+from specgrad_study.paper.model import Cell, Context, Experiment, Results, accuracies, against
+from specgrad_study.paper.presets import Preset
+from specgrad_study.paper.shelf import Shelf
+
+MAIN = "CIFAR-10, alpha 0.1"
+FEW = (NONE, FFT, CENTRALIZE)
+REMOVED = ("disagreement", "mean gradient")
+
+
+def _cells(preset: Preset) -> list[Cell]:
+    seeds = preset.seeds_for("mechanism")
+    cells = [Cell(row, MAIN, preset.config(**each), seeds) for row, each in MECHANISM.items()]
+    for column, federation in preset.other_federations.items():
+        for row in FEW if federation.few else MECHANISM:
+            config = preset.config(**MECHANISM[row])
+            assert config is not None
+            config = config.replace(**federation.settings)
+            cells.append(Cell(row, column, config, tuple(range(federation.seeds))))
+    return cells
+
+
+def _diagnosed(cells: Sequence[Cell]) -> Cell:
+    """The run along which the effect of all contenders is measured: FedAvg's."""
+    return next(cell for cell in cells if cell.place == (NONE, MAIN))
+
+
+def measure(cells: Sequence[Cell], context: Context) -> None:
+    """Diagnose FedAvg, with the request of the other experiments on drift."""
+    drift.measure([_diagnosed(cells)], context)
+
+
+def reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
+    """Accuracies, and what each contender removes from the gradients of FedAvg's clients."""
+    results = accuracies(cells, shelf, measure)
+    cell = _diagnosed(cells)
+    known = drift.found(cell, shelf)
+    for what in REMOVED:
+        for label in MECHANISM:
+            if label != NONE:
+                results[label, f"{what} removed, %"] = drift.measured(
+                    cell, known, _removed, label, what
+                )
+    return results
+
+
+def _removed(checkpoints: Sequence[Checkpoint], label: str, what: str) -> float | None:
+    left = drift.left(checkpoints, FULL, label, what)
+    return None if left is None else 100 - left
+
+
+EXPERIMENT = Experiment(
+    name="mechanism",
+    title="What does the work?",
+    reference="ours, not the paper's",
+    cells=_cells,
+    claims=(
+        Claim(
+            "removing the mean of each output filter improves FedAvg",
+            "",
+            (above(CENTRALIZE, NONE),),
+        ),
+        Claim("the spectral filter improves FedAvg", "", (above(FFT, NONE),)),
+        Claim(
+            "the spectral filter is better than removing the mean of each output filter",
+            "",
+            (above(FFT, CENTRALIZE),),
+        ),
+        Claim(
+            "what the spectral filter removes besides those means gains nothing by itself",
+            "",
+            (close(BEYOND, NONE, 1),),
+            margin="1 point for nothing",
+        ),
+        Claim(
+            "removing the mean of the whole layer gains nothing",
+            "",
+            (close("mean of the layer", NONE, 1),),
+            margin="1 point for nothing",
+        ),
+    ),
+    draw=figures.gains,
+    reading=reading,
+    measure=measure,
+    baseline=against(NONE),
+    ours=True,
+    note=(
+        "Contenders: the spectral filter at several ratios; the mean of each output filter "
+        "(centralize), of each kernel, of the layer, of each input channel; both one after the "
+        "other; and the spectral filter with the means of the output filters put back. Removed "
+        "shares are those of the filtered layers' disagreement and mean gradient, from a full "
+        "pass over the samples of the clients that are active in FedAvg's run, the mean over "
+        "rounds."
+    ),
+)

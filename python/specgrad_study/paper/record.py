@@ -1,0 +1,138 @@
+"""The report as data: ``results.json`` holds everything that a verdict rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specgrad_fl import environment
+
+from specgrad_study.paper import claims
+from specgrad_study.paper.claims import Claim, Contrast, Interval, Verdict
+from specgrad_study.paper.gather import Judged, Part, Subject, finished_runs
+from specgrad_study.paper.model import Cell
+from specgrad_study.paper.numbers import Place, paper_numbers
+from specgrad_study.paper.shelf import FORMAT
+from specgrad_study.paper.sources import Source
+
+# digits behind the point: more than runs can be told apart by
+DIGITS = 6
+
+
+class _Sources:
+    """Numbers for sources, so that each is written once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Source, int] = {}
+
+    def number(self, source: Source) -> int:
+        return self.numbers.setdefault(source, len(self.numbers))
+
+
+def as_data(
+    parts: Sequence[Part], judged: Mapping[str, Sequence[Judged]], subject: Subject
+) -> dict[str, Any]:
+    """What JSON can carry of a report."""
+    sources = _Sources()
+    base = subject.preset.base.changed()
+    runs = {
+        name: {
+            # a share of 1, where values are percent
+            **{key: round(value, DIGITS + 2) for key, value in run.summary.items()},
+            "evaluations": {str(n): round(v, DIGITS) for n, v in run.evaluations.items()},
+            "source": sources.number(run.source),
+        }
+        for name, run in sorted(finished_runs(parts, subject).items())
+    }
+    experiments = {
+        part.experiment.name: {
+            "cells": [_cell(cell, base, subject) for cell in part.cells],
+            "values": _values(part, sources),
+            "verdicts": [_verdict(*each) for each in judged[part.experiment.name]],
+        }
+        for part in parts
+    }
+    return {
+        "format": FORMAT,
+        "preset": subject.preset.name,
+        "commit": environment.commit(),
+        "measure": subject.measure,
+        "command": list(subject.command),
+        "sources": [vars(source) for source in sources.numbers],
+        "runs": runs,
+        "experiments": experiments,
+    }
+
+
+def _cell(cell: Cell, base: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
+    settings = cell.config.changed() if cell.config else {}
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "changes": {k: v for k, v in settings.items() if base.get(k) != v},
+        "digest": cell.config.digest if cell.config else None,
+        "seeds_asked": list(cell.seeds),
+        "runs": {str(seed): run.name for seed, run in cell.finished(subject.shelf).items()},
+    }
+
+
+def _values(part: Part, sources: _Sources) -> list[dict[str, Any]]:
+    numbers = paper_numbers(part.experiment.name)
+    return [
+        {
+            "row": place[0],
+            "column": place[1],
+            "paper": [number.mean, number.deviation] if (number := numbers.get(place)) else None,
+            "values": {str(seed): round(v, DIGITS) for seed, v in sorted(found.values.items())},
+            "sources": {str(seed): sources.number(s) for seed, s in sorted(found.sources.items())},
+            "missing": list(found.missing),
+        }
+        for place, found in part.results.items()
+    ]
+
+
+def _verdict(claim: Claim, column: str, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "claim": claim.text,
+        "said": claim.said,
+        "margin": claim.margin,
+        "where": column,
+        "verdict": verdict.word,
+        "text": verdict.text,
+        "seeds": verdict.seeds,
+        "decisive": str(verdict.decisive),
+        "differences": [
+            {
+                "terms": [list(term) for term in finding.contrast.terms],
+                "margin": finding.contrast.margin,
+                "least": finding.contrast.least,
+                "by_seed": {str(s): round(v, DIGITS) for s, v in finding.differences.items()},
+                "interval": _interval(finding.differences),
+            }
+            for finding in verdict.findings
+        ],
+    }
+
+
+def _interval(differences: Mapping[int, float]) -> list[float] | None:
+    ends = Interval.of(differences).ends if differences else None
+    return [round(end, DIGITS) for end in ends] if ends else None
+
+
+def judged_again(stored: Mapping[str, Any], experiment: str) -> list[tuple[str, str, str, int]]:
+    """Claim, column, verdict and seeds of a stored report, computed anew from its values."""
+    held = stored["experiments"][experiment]
+    values: dict[Place, dict[int, float]] = {
+        (each["row"], each["column"]): {int(s): v for s, v in each["values"].items()}
+        for each in held["values"]
+    }
+    again = []
+    for each in held["verdicts"]:
+        contrasts = tuple(
+            Contrast(tuple((w, row) for w, row in d["terms"]), d["margin"], d["least"])
+            for d in each["differences"]
+        )
+        claim = Claim(each["claim"], each["said"], contrasts)
+        verdict = claims.judge(claim, each["where"], values)
+        again.append((claim.text, each["where"], verdict.text, verdict.seeds))
+    return again

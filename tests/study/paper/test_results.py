@@ -1,0 +1,194 @@
+"""Results as data: every verdict of docs/results follows from the values beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from specgrad_fl import cli
+from specgrad_fl.runs import RunDirectory
+from specgrad_study.paper.presets import PRESETS
+from specgrad_study.paper.record import judged_again
+from specgrad_study.paper.registry import EXPERIMENTS
+
+DOCS = Path(__file__).parents[3] / "docs" / "results"
+STORED = {path: json.loads(path.read_text("utf-8")) for path in sorted(DOCS.glob("*/results.json"))}
+PARTS = [(path, name) for path, stored in STORED.items() for name in stored["experiments"]]
+named = pytest.mark.parametrize(
+    ("path", "name"), PARTS, ids=[f"{path.parent.name}-{name}" for path, name in PARTS]
+)
+
+
+def test_there_is_something_to_recompute():
+    assert len(PARTS) >= 16
+    assert sum(len(s["experiments"][n]["verdicts"]) for p, n in PARTS for s in [STORED[p]]) >= 30
+
+
+@named
+def test_every_verdict_follows_from_the_values(path, name):
+    stored = STORED[path]
+    verdicts = stored["experiments"][name]["verdicts"]
+    written = [(v["claim"], v["where"], v["text"], v["seeds"]) for v in verdicts]
+    assert judged_again(stored, name) == written
+
+
+@named
+def test_verdicts_are_those_that_the_report_shows(path, name):
+    report = (path.parent / "report.md").read_text("utf-8")
+    for v in STORED[path]["experiments"][name]["verdicts"]:
+        said = f" {v['said']} |" if v["said"] else ""
+        row = f"| {name} | {v['claim']} |{said} {v['where']} | {v['text']} | {v['seeds']} |"
+        assert row in report
+
+
+@named
+def test_claims_are_those_of_the_code(path, name):
+    """A claim that was reworded or got another margin makes the stored report stale."""
+    known = {claim.text: claim for claim in EXPERIMENTS[name].claims}
+    for v in STORED[path]["experiments"][name]["verdicts"]:
+        claim = known[v["claim"]]
+        assert (v["said"], v["margin"]) == (claim.said, claim.margin)
+        terms = [(d["terms"], d["margin"], d["least"]) for d in v["differences"]]
+        expected = [([list(t) for t in c.terms], c.margin, c.least) for c in claim.contrasts]
+        assert terms == expected
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.parent.name)
+def test_accuracies_are_those_of_the_runs(path):
+    stored = STORED[path]
+    compared = 0
+    for name, held in stored["experiments"].items():
+        values = {(v["row"], v["column"]): v["values"] for v in held["values"]}
+        for cell in held["cells"]:
+            shown = values.get((cell["row"], cell["column"]))
+            for seed, run in cell["runs"].items() if shown is not None else ():
+                accuracy = 100 * stored["runs"][run]["mean_last_10"]
+                assert shown[seed] == pytest.approx(accuracy, abs=1e-3), (name, cell)
+                compared += 1
+    assert compared > 50
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.parent.name)
+def test_every_run_names_its_machine_and_commit(path):
+    stored = STORED[path]
+    for run in stored["runs"].values():
+        source = stored["sources"][run["source"]]
+        assert len(source["machine"]) > 20
+        assert re.fullmatch(r"[0-9a-f]{40}|unknown", source["commit"])
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.parent.name)
+def test_the_stored_settings_belong_to_the_preset(path):
+    """A preset that has changed would make stored runs the runs of other settings."""
+    stored = STORED[path]
+    preset = PRESETS[stored["preset"]]()
+    for name, held in stored["experiments"].items():
+        cells = {cell.place: cell for cell in EXPERIMENTS[name].cells(preset)}
+        for stored_cell in held["cells"]:
+            cell = cells[stored_cell["row"], stored_cell["column"]]
+            assert stored_cell["digest"] == (cell.config.digest if cell.config else None)
+
+
+def reproduce(*words: str) -> int:
+    return cli.main(["reproduce", "--preset=smoke", "--quiet", *words])
+
+
+def test_an_earlier_report_stands_in_for_runs(play, tmp_path):
+    """Two of seven rows are at hand; the other five and their sources come from the report."""
+    played = play("strategies")
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    for row in ("None (FedAvg)", "Gaussian detrend"):
+        for seed in (0, 1):
+            run = played.run(row, seed=seed).path
+            shutil.copytree(run, runs / run.name)
+    earlier = played.report / "results.json"
+    flags = [f"--runs={runs}", f"--out={out}", f"--with={earlier}"]
+    assert reproduce("strategies", *flags) == 0
+    assert sorted(p.name for p in runs.iterdir() if p.is_dir()) == sorted(
+        played.run(row, seed=seed).path.name
+        for row in ("None (FedAvg)", "Gaussian detrend")
+        for seed in (0, 1)
+    ), "a run that an earlier report has was run again"
+    now = json.loads((out / "results.json").read_text("utf-8"))
+    before = json.loads(earlier.read_text("utf-8"))
+    for then, held in zip(
+        before["experiments"]["strategies"]["values"],
+        now["experiments"]["strategies"]["values"],
+        strict=True,
+    ):
+        assert held["values"] == pytest.approx(then["values"], abs=2e-6)
+    told = [
+        [(v["claim"], v["where"], v["text"], v["seeds"]) for v in stored["verdicts"]]
+        for stored in (now["experiments"]["strategies"], before["experiments"]["strategies"])
+    ]
+    assert told[0] == told[1]
+    from_report = {s["report"] for s in now["sources"]}
+    assert from_report == {"", f"{earlier.parent.name}/results.json"}
+    text = (out / "report.md").read_text("utf-8")
+    assert "14 of the 14 runs" in text
+    assert (
+        f"- 10 runs, commit {now['sources'][-1]['commit'][:12]}, from {earlier.parent.name}" in text
+    )
+
+
+def test_what_was_measured_besides_runs_is_taken_too(play, tmp_path):
+    played = play("cka")
+    out = tmp_path / "out"
+    flags = [f"--runs={tmp_path / 'none'}", f"--out={out}", "--report-only"]
+    assert reproduce("cka", *flags, f"--with={played.report / 'results.json'}") == 0
+    now = json.loads((out / "results.json").read_text("utf-8"))["experiments"]["cka"]
+    assert [v["values"] for v in now["values"]] == [v["values"] for v in played.results["values"]]
+    assert "not diagnosed" not in (out / "report.md").read_text("utf-8")
+
+
+def test_an_earlier_report_of_another_preset_is_read_and_said(play, tmp_path):
+    played = play("strategies")
+    stored = json.loads((played.report / "results.json").read_text("utf-8"))
+    other = tmp_path / "other" / "results.json"
+    other.parent.mkdir()
+    renamed = {name.replace("digits", "cifar10"): run for name, run in stored["runs"].items()}
+    other.write_text(json.dumps({**stored, "preset": "cpu", "runs": renamed}))
+    out = tmp_path / "out"
+    flags = [f"--runs={played.runs}", f"--out={out}", "--report-only", f"--with={other}"]
+    assert reproduce("strategies", *flags) == 0
+    text = (out / "report.md").read_text("utf-8")
+    assert "other/results.json is a report of the preset cpu: 14 of its 14 runs" in text
+
+
+def test_runs_of_other_commits_machines_and_settings_are_said(play, tmp_path):
+    played = play("strategies")
+    runs = tmp_path / "runs"
+    shutil.copytree(played.runs, runs, ignore=shutil.ignore_patterns("report-*", "diagnosis"))
+    run = RunDirectory(runs / played.run("Gaussian detrend").path.name)
+    facts = json.loads((run.path / "environment.json").read_text("utf-8"))
+    facts |= {"cpu": "another CPU", "commit": "f" * 40}
+    (run.path / "environment.json").write_text(json.dumps(facts))
+    shutil.copytree(run.path, runs / "digits-of-another-preset")
+    assert reproduce("strategies", f"--runs={runs}", "--report-only") == 0
+    text = (runs / "report" / "report.md").read_text("utf-8")
+    assert "Results of 2 commits and 2 machines are in this report." in text
+    assert f"- 1 runs, commit {'f' * 12}: another CPU" in text
+    assert re.search(r"\d+ finished runs in the folder have other settings", text)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is no JSON file"),
+        ('{"preset": "cpu"}', "is no results.json of this version"),
+        ('{"format": 2, "preset": "cpu"}', "is damaged (KeyError"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_damaged_earlier_report_is_refused_in_a_sentence(tmp_path, capsys, content, message):
+    path = tmp_path / "results.json"
+    if content is not None:
+        path.write_text(content)
+    flags = [f"--runs={tmp_path}", "--report-only", f"--with={path}"]
+    assert reproduce("strategies", *flags) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
