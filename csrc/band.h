@@ -1,64 +1,108 @@
 // Between samples and coarse cells. Included inside the namespace of an instruction set.
 
-// y[i] = window starting at x + i * hop, for i < cells (a multiple of the lanes).
-template <int Vectors, class T>
-static inline void spread_direct(const T* x, const T* taps, int vectors, int hop, int64_t cells,
-                                 T* y) {
-  constexpr int lanes = kLanes<T>;
-  const int count = Vectors ? Vectors : vectors;
-  for (int64_t m = 0; m < cells; m += lanes) {
-    Vec<T> sums[lanes];
-    for (int i = 0; i < lanes; ++i) {
-      const T* p = x + (m + i) * hop;
-      Vec<T> sum = load(p) * load(taps);
-      for (int v = 1; v < count; ++v) sum += load(p + v * lanes) * load(taps + v * lanes);
-      sums[i] = sum;
+// y[i] = window starting at x + i * hop, for i < cells, a multiple of cell_block. Every vector of
+// samples is loaded once for all the cells of a block that it touches. `Shared` cells start in
+// one vector (1 when a cell is a vector or longer); the window of the second of them is the
+// second row of `taps`, and so on.
+template <int Vectors, int Shared, class T>
+static inline void spread_rows(const T* x, const T* taps, int64_t cells, T* y) {
+  constexpr int lanes = kLanes<T>, block = cell_block(lanes);
+  constexpr int hop = lanes / Shared, starts = block / Shared;
+  Vec<T> weights[Shared * Vectors];
+  repeat<Shared * Vectors>(SPECGRAD_EACH { weights[index] = load(taps + index * lanes); });
+  for (int64_t m = 0; m < cells; m += block) {
+    const T* first = x + m * hop;
+    Vec<T> sums[block] = {};
+    repeat<starts + Vectors - 1>(SPECGRAD_EACH {
+      constexpr int i = index;
+      const Vec<T> samples = load(first + i * lanes);
+      repeat<block>(SPECGRAD_EACH {
+        constexpr int v = i - index / Shared;
+        if constexpr (v >= 0 && v < Vectors) {
+          sums[index] += samples * weights[index % Shared * Vectors + v];
+        }
+      });
+    });
+    repeat<block / lanes>(SPECGRAD_EACH {
+      store(y + m + index * lanes, sum_rows<T>(sums + index * lanes));
+    });
+  }
+}
+
+// The same for any hop and window.
+template <class T>
+static inline void spread_any(const T* x, const T* taps, int vectors, int hop, int64_t cells,
+                              T* y) {
+  constexpr int lanes = kLanes<T>, block = cell_block(lanes);
+  for (int64_t m = 0; m < cells; m += block) {
+    const T* first = x + m * hop;
+    Vec<T> sums[block] = {};
+    for (int v = 0; v < vectors; ++v) {
+      const Vec<T> weight = load(taps + v * lanes);
+      repeat<block>(SPECGRAD_EACH {
+        sums[index] += load(first + static_cast<int64_t>(index) * hop + v * lanes) * weight;
+      });
     }
-    store(y + m, sum_rows<T>(sums));
+    repeat<block / lanes>(SPECGRAD_EACH {
+      store(y + m + index * lanes, sum_rows<T>(sums + index * lanes));
+    });
   }
 }
 
 template <class T>
 static inline void spread_block(const BandPlan<T>& plan, const T* x, int64_t cells, T* y) {
+  constexpr int lanes = kLanes<T>;
   const T* taps = plan.taps.data();
-  switch (plan.tap_vectors) {
-    case 3: return spread_direct<3>(x, taps, 3, plan.hop, cells, y);
-    case 4: return spread_direct<4>(x, taps, 4, plan.hop, cells, y);
-    case 5: return spread_direct<5>(x, taps, 5, plan.hop, cells, y);
-    case 7: return spread_direct<7>(x, taps, 7, plan.hop, cells, y);
-    default: return spread_direct<0>(x, taps, plan.tap_vectors, plan.hop, cells, y);
+  if (plan.hop == lanes) {
+    switch (plan.tap_vectors) {
+      case 5: return spread_rows<5, 1>(x, taps, cells, y);
+      case 6: return spread_rows<6, 1>(x, taps, cells, y);
+      case 7: return spread_rows<7, 1>(x, taps, cells, y);
+      case 8: return spread_rows<8, 1>(x, taps, cells, y);
+      case 9: return spread_rows<9, 1>(x, taps, cells, y);
+      case 10: return spread_rows<10, 1>(x, taps, cells, y);
+      default: break;
+    }
+  } else if (2 * plan.hop == lanes) {
+    switch (plan.tap_vectors) {
+      case 4: return spread_rows<4, 2>(x, taps, cells, y);
+      case 5: return spread_rows<5, 2>(x, taps, cells, y);
+      case 6: return spread_rows<6, 2>(x, taps, cells, y);
+      default: break;
+    }
   }
+  return spread_any(x, taps, plan.tap_vectors, plan.hop, cells, y);
 }
 
 // Coarse cells [begin, end) of the signal.
 template <class T>
 static void spread(const BandPlan<T>& plan, const Signal& signal, int64_t begin, int64_t end,
                    T* cells, T* scratch) {
-  constexpr int lanes = kLanes<T>;
+  constexpr int lanes = kLanes<T>, block = cell_block(lanes);
   const int64_t d = signal.layout->d;
   const int64_t reach = static_cast<int64_t>(plan.tap_vectors) * lanes;
   const T* direct = is_direct<T>(signal) ? static_cast<const T*>(signal.data) : nullptr;
   int64_t m = begin;
   while (m < end) {
     const int64_t start = (m - plan.lead()) * plan.hop;
-    if (direct && start >= 0 && m + lanes <= end) {
-      // Whole vectors of cells whose windows, padding included, lie inside the gradient.
+    if (direct && start >= 0 && m + block <= end) {
+      // Whole blocks of cells whose windows, padding included, lie inside the gradient.
       const int64_t room = d - reach - start;
       const int64_t fitting = room < 0 ? 0 : room / plan.hop + 1;
-      const int64_t count = std::min(end - m, fitting) / lanes * lanes;
+      const int64_t count = std::min(end - m, fitting) / block * block;
       if (count > 0) {
         spread_block(plan, direct + start, count, cells + m);
         m += count;
         continue;
       }
     }
-    const int64_t count = std::min(end - m, direct ? static_cast<int64_t>(lanes) : kSpreadCells);
-    const int64_t whole = ceil_div(count, lanes) * lanes;
+    const int64_t count = std::min(end - m, direct ? static_cast<int64_t>(block) : kSpreadCells);
+    const int64_t whole = ceil_div(count, block) * block;
     const int64_t samples = (count - 1) * plan.hop + plan.hop * plan.width;
     const int64_t needed = (whole - 1) * plan.hop + reach;
     read_circular(signal, start, start + samples, scratch);
     std::fill(scratch + samples, scratch + needed, T(0));
-    alignas(64) T sums[kSpreadCells + kLanes<T>];
+    alignas(64) T sums[kSpreadCells];
     spread_block(plan, scratch, whole, sums);
     std::copy(sums, sums + count, cells + m);
     m += count;
@@ -75,53 +119,94 @@ static void wrap_margins(const BandPlan<T>& plan, T* cells) {
 }
 
 // x -= interpolation of z over `count` vectors; vector i lies at x + i * stride and starts in
-// coarse cell i * step.
-template <int Offsets, class T>
-static inline void subtract_vectors(T* x, int stride, const T* z, const T* spline, int offsets,
-                                    int64_t count, int step) {
+// coarse cell i * Step. Every coarse value is broadcast once for all the vectors of a block.
+template <int Offsets, int Step, class T>
+static inline void subtract_rows(T* x, int stride, const T* z, const T* spline, int64_t count) {
   constexpr int lanes = kLanes<T>;
-  constexpr int unroll = 4;
-  const int terms = Offsets ? Offsets : offsets;
+  constexpr int block = std::clamp(kRegisters - Offsets - 2, 4, 8);
+  Vec<T> weights[Offsets];
+  repeat<Offsets>(SPECGRAD_EACH { weights[index] = load(spline + index * lanes); });
   int64_t i = 0;
-  for (; i + unroll <= count; i += unroll) {
-    const T* cell = z + i * step;
-    Vec<T> sums[unroll];
-    for (int u = 0; u < unroll; ++u) sums[u] = load(x + (i + u) * stride);
-    for (int o = 0; o < terms; ++o) {
-      const Vec<T> weight = load(spline + o * lanes);
-      for (int u = 0; u < unroll; ++u) sums[u] -= weight * cell[u * step + o];
-    }
-    for (int u = 0; u < unroll; ++u) store(x + (i + u) * stride, sums[u]);
+  for (; i + block <= count; i += block) {
+    T* first = x + i * stride;
+    const T* cells = z + i * Step;
+    Vec<T> sums[block];
+    repeat<block>(SPECGRAD_EACH { sums[index] = load(first + index * stride); });
+    repeat<(block - 1) * Step + Offsets>(SPECGRAD_EACH {
+      constexpr int c = index;
+      const Vec<T> cell = broadcast(cells[c]);
+      repeat<block>(SPECGRAD_EACH {
+        constexpr int offset = c - index * Step;
+        if constexpr (offset >= 0 && offset < Offsets) sums[index] -= weights[offset] * cell;
+      });
+    });
+    repeat<block>(SPECGRAD_EACH { store(first + index * stride, sums[index]); });
   }
   for (; i < count; ++i) {
-    const T* cell = z + i * step;
+    const T* cells = z + i * Step;
     Vec<T> sum = load(x + i * stride);
-    for (int o = 0; o < terms; ++o) sum -= load(spline + o * lanes) * cell[o];
+    repeat<Offsets>(SPECGRAD_EACH { sum -= weights[index] * cells[index]; });
     store(x + i * stride, sum);
   }
 }
 
+// The same for any step and number of offsets.
+template <class T>
+static inline void subtract_any(T* x, int stride, const T* z, const T* spline, int offsets,
+                                int64_t count, int step) {
+  constexpr int lanes = kLanes<T>, block = 4;
+  int64_t i = 0;
+  for (; i + block <= count; i += block) {
+    const T* cells = z + i * step;
+    Vec<T> sums[block];
+    repeat<block>(SPECGRAD_EACH { sums[index] = load(x + (i + index) * stride); });
+    for (int o = 0; o < offsets; ++o) {
+      const Vec<T> weight = load(spline + o * lanes);
+      repeat<block>(SPECGRAD_EACH { sums[index] -= weight * cells[index * step + o]; });
+    }
+    repeat<block>(SPECGRAD_EACH { store(x + (i + index) * stride, sums[index]); });
+  }
+  for (; i < count; ++i) {
+    const T* cells = z + i * step;
+    Vec<T> sum = load(x + i * stride);
+    for (int o = 0; o < offsets; ++o) sum -= load(spline + o * lanes) * cells[o];
+    store(x + i * stride, sum);
+  }
+}
+
+template <int Step, class T>
+static inline void subtract_step(T* x, int stride, const T* z, const T* spline, int offsets,
+                                 int64_t count) {
+  switch (offsets) {
+    case 5: return subtract_rows<5, Step>(x, stride, z, spline, count);
+    case 6: return subtract_rows<6, Step>(x, stride, z, spline, count);
+    case 7: return subtract_rows<7, Step>(x, stride, z, spline, count);
+    case 8: return subtract_rows<8, Step>(x, stride, z, spline, count);
+    case 9: return subtract_rows<9, Step>(x, stride, z, spline, count);
+    case 10: return subtract_rows<10, Step>(x, stride, z, spline, count);
+    default: return subtract_any(x, stride, z, spline, offsets, count, Step);
+  }
+}
+
+// Vectors [0, count) from the start of a cell on.
 template <class T>
 static inline void subtract_block(const BandPlan<T>& plan, T* x, const T* z, int64_t count) {
   constexpr int lanes = kLanes<T>;
   const T* spline = plan.spline.data();
-  if (plan.hop > lanes) {
-    const int segments = plan.hop / lanes;
-    for (int segment = 0; segment < segments; ++segment) {
-      subtract_vectors<0>(x + segment * lanes, plan.hop, z,
-                          spline + static_cast<int64_t>(segment) * plan.offsets * lanes,
-                          plan.offsets, count / segments, 1);
-    }
-    return;
+  if (plan.hop < lanes) {
+    const int step = lanes / plan.hop;
+    if (step == 2) return subtract_step<2>(x, lanes, z, spline, plan.offsets, count);
+    return subtract_any(x, lanes, z, spline, plan.offsets, count, step);
   }
-  const int step = lanes / plan.hop;
-  switch (plan.offsets) {
-    case 6: return subtract_vectors<6>(x, lanes, z, spline, 6, count, step);
-    case 7: return subtract_vectors<7>(x, lanes, z, spline, 7, count, step);
-    case 8: return subtract_vectors<8>(x, lanes, z, spline, 8, count, step);
-    case 9: return subtract_vectors<9>(x, lanes, z, spline, 9, count, step);
-    case 10: return subtract_vectors<10>(x, lanes, z, spline, 10, count, step);
-    default: return subtract_vectors<0>(x, lanes, z, spline, plan.offsets, count, step);
+  const int segments = plan.hop / lanes;
+  // So few cells that every segment finds their samples in the cache; whole blocks of any size.
+  const int64_t total = count / segments, step = segments == 1 ? total : 120;
+  for (int64_t cell = 0; cell < total; cell += step) {
+    for (int segment = 0; segment < segments; ++segment) {
+      subtract_step<1>(x + cell * plan.hop + segment * lanes, plan.hop, z + cell,
+                       spline + static_cast<int64_t>(segment) * plan.offsets * lanes, plan.offsets,
+                       std::min(total - cell, step));
+    }
   }
 }
 

@@ -2,8 +2,10 @@
 // the columns, twiddles and row transforms with the gains between them, and the way back.
 // Included inside the namespace of an instruction set.
 //
-// Between the steps the grid holds half-complex columns: row k the real and row (rows - k) the
-// imaginary part of frequency k, times two.
+// Column tiles are 2 * lanes wide: two real columns a, b travel as one complex signal a + ib.
+// Where whole tiles fill the grid (`packed`), it holds the spectra of these signals between the
+// steps, in the order that the transform left them in. Else it holds half-complex columns: row k
+// the real and row (rows - k) the imaginary part of frequency k, times two.
 
 // `count` <= lanes numbers, the rest zero.
 template <class T>
@@ -22,36 +24,50 @@ static inline void store_part(T* p, Vec<T> v, int64_t count) {
   for (int64_t i = 0; i < count; ++i) p[i] = buffer[i];
 }
 
-// Column tiles are 2 * lanes wide: two real columns travel as one complex signal.
+// Tiles of a packed grid are transformed where they are; the passes between the first and the
+// last in a tile of neighbours, because rows that lie far apart would push each other out of the
+// cache.
+template <bool Inverse, class T>
+static void packed_columns(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
+                           T* tile) {
+  constexpr int wide = 2 * kLanes<T>;
+  for (int64_t t = begin; t < end; ++t) {
+    const Elements<T> ends{grid + t * wide, plan.columns};
+    transform<Inverse>(plan.down, ends, plan.columns == wide ? ends : Elements<T>{tile});
+  }
+}
+
 template <class T>
 static void columns_forward(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
                             T* tile) {
+  if (plan.packed) return packed_columns<false>(plan, grid, begin, end, tile);
   constexpr int lanes = kLanes<T>;
   const int64_t rows = plan.rows, columns = plan.columns;
   const int* position = plan.down.position.data();
+  const Elements<T> elements{tile};
   for (int64_t t = begin; t < end; ++t) {
     T* corner = grid + t * 2 * lanes;
     const int64_t first = columns - t * 2 * lanes, second = first - lanes;
     for (int64_t r = 0; r < rows; ++r) {
       const T* p = corner + r * columns;
-      store_element<T>(tile, r, {load_part(p, first), load_part(p + lanes, second)});
+      elements.put(r, {load_part(p, first), load_part(p + lanes, second)});
     }
-    transform<false>(plan.down, tile);
+    transform<false>(plan.down, elements, elements);
     const auto put = [&](int64_t row, Vec<T> a, Vec<T> b) {
       T* p = corner + row * columns;
       store_part(p, a, first);
       store_part(p + lanes, b, second);
     };
-    const Complex<T> zero = load_element(tile, 0);
+    const Complex<T> zero = elements[0];
     put(0, zero.re + zero.re, zero.im + zero.im);
     for (int64_t k = 1; 2 * k < rows; ++k) {
-      const Complex<T> plus = load_element(tile, position[k]);
-      const Complex<T> minus = load_element(tile, position[rows - k]);
+      const Complex<T> plus = elements[position[k]];
+      const Complex<T> minus = elements[position[rows - k]];
       put(k, plus.re + minus.re, plus.im + minus.im);
       put(rows - k, plus.im - minus.im, minus.re - plus.re);
     }
     if (rows % 2 == 0) {
-      const Complex<T> middle = load_element(tile, position[rows / 2]);
+      const Complex<T> middle = elements[position[rows / 2]];
       put(rows / 2, middle.re + middle.re, middle.im + middle.im);
     }
   }
@@ -60,9 +76,11 @@ static void columns_forward(const CirculantPlan<T>& plan, T* grid, int64_t begin
 template <class T>
 static void columns_inverse(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
                             T* tile) {
+  if (plan.packed) return packed_columns<true>(plan, grid, begin, end, tile);
   constexpr int lanes = kLanes<T>;
   const int64_t rows = plan.rows, columns = plan.columns;
   const int* position = plan.down.position.data();
+  const Elements<T> elements{tile};
   for (int64_t t = begin; t < end; ++t) {
     T* corner = grid + t * 2 * lanes;
     const int64_t first = columns - t * 2 * lanes, second = first - lanes;
@@ -70,16 +88,16 @@ static void columns_inverse(const CirculantPlan<T>& plan, T* grid, int64_t begin
       const T* p = corner + row * columns;
       return {load_part(p, first), load_part(p + lanes, second)};
     };
-    store_element(tile, 0, get(0));
+    elements.put(0, get(0));
     for (int64_t k = 1; 2 * k < rows; ++k) {
       const Complex<T> real = get(k), imaginary = get(rows - k);
-      store_element<T>(tile, position[k], {real.re - imaginary.im, imaginary.re + real.im});
-      store_element<T>(tile, position[rows - k], {real.re + imaginary.im, real.im - imaginary.re});
+      elements.put(position[k], {real.re - imaginary.im, imaginary.re + real.im});
+      elements.put(position[rows - k], {real.re + imaginary.im, real.im - imaginary.re});
     }
-    if (rows % 2 == 0) store_element(tile, position[rows / 2], get(rows / 2));
-    transform<true>(plan.down, tile);
+    if (rows % 2 == 0) elements.put(position[rows / 2], get(rows / 2));
+    transform<true>(plan.down, elements, elements);
     for (int64_t r = 0; r < rows; ++r) {
-      const Complex<T> pair = load_element(tile, r);
+      const Complex<T> pair = elements[r];
       T* p = corner + r * columns;
       store_part(p, pair.re, first);
       store_part(p + lanes, pair.im, second);
@@ -87,71 +105,259 @@ static void columns_inverse(const CirculantPlan<T>& plan, T* grid, int64_t begin
   }
 }
 
-// Twiddles of the rows of one group at column m2.
+// Twiddles of the rows of one group, for every column; in large grids multiplied into `room`.
 template <class T>
-static inline Complex<T> twiddle_at(const CirculantPlan<T>& plan, int64_t k1, int64_t m2) {
-  const int64_t coarse = (m2 / plan.block) * plan.padded_rows + k1;
-  const Complex<T> base = {load(plan.coarse_re.data() + coarse),
-                           load(plan.coarse_im.data() + coarse)};
-  if (plan.block == 1) return base;
-  const int64_t fine = (m2 % plan.block) * plan.padded_rows + k1;
-  return rotate<false>(base, load(plan.fine_re.data() + fine), load(plan.fine_im.data() + fine));
+static inline Elements<const T> twiddles_of(const CirculantPlan<T>& plan, int64_t group, T* room) {
+  constexpr int wide = 2 * kLanes<T>;
+  const T* coarse = plan.coarse.data() + group * plan.spans * wide;
+  if (plan.fine.empty()) return {coarse};
+  const Elements<const T> fine{plan.fine.data() + group * kTwiddleBlock * wide};
+  const Elements<T> products{room};
+  for (int64_t first = 0; first < plan.columns; first += kTwiddleBlock, coarse += wide) {
+    const Complex<T> base = load_complex(coarse);
+    const int64_t count = std::min(kTwiddleBlock, plan.columns - first);
+    for (int64_t i = 0; i < count; ++i) {
+      const Complex<T> turn = fine[i];
+      products.put(first + i, rotate<false>(base, turn.re, turn.im));
+    }
+  }
+  return {room};
+}
+
+// The rows of a group of a packed grid, and those of the negative frequencies. Lanes beyond the
+// last row take the place of `beyond`.
+template <class T>
+struct PackedRows {
+  T* plus[kLanes<T>];
+  T* minus[kLanes<T>];
+
+  PackedRows(const CirculantPlan<T>& plan, T* grid, int64_t group, T* beyond) {
+    const int* position = plan.down.position.data();
+    for (int lane = 0; lane < kLanes<T>; ++lane) {
+      const int64_t k = group * kLanes<T> + lane;
+      const bool inside = 2 * k <= plan.rows;
+      plus[lane] = inside ? grid + position[k] * plan.columns : beyond;
+      minus[lane] = inside ? grid + position[k ? plan.rows - k : 0] * plan.columns : beyond;
+    }
+  }
+};
+
+// Takes the spectra of two real columns apart, turns columns into elements, and applies twiddles.
+template <class T>
+static void gather(const PackedRows<T>& rows, Elements<const T> twiddles, int64_t columns,
+                   Elements<T> elements) {
+  constexpr int lanes = kLanes<T>;
+  for (int64_t m2 = 0; m2 < columns; m2 += 2 * lanes) {
+    const auto put = [&](int64_t first, Vec<T>* re, Vec<T>* im) __attribute__((always_inline)) {
+      transpose<T>(re);
+      transpose<T>(im);
+      repeat<lanes>(SPECGRAD_EACH {
+        const Complex<T> twiddle = twiddles[first + index];
+        elements.put(first + index,
+                     rotate<false>(Complex<T>{re[index], im[index]}, twiddle.re, twiddle.im));
+      });
+    };
+    Vec<T> re[lanes], im[lanes];
+    repeat<lanes>(SPECGRAD_EACH {
+      const T *plus = rows.plus[index] + m2, *minus = rows.minus[index] + m2;
+      re[index] = load(plus) + load(minus);
+      im[index] = load(plus + lanes) - load(minus + lanes);
+    });
+    put(m2, re, im);
+    repeat<lanes>(SPECGRAD_EACH {
+      const T *plus = rows.plus[index] + m2, *minus = rows.minus[index] + m2;
+      re[index] = load(plus + lanes) + load(minus + lanes);
+      im[index] = load(minus) - load(plus);
+    });
+    put(m2 + lanes, re, im);
+  }
+}
+
+// The way back.
+template <class T>
+static void scatter(const PackedRows<T>& rows, Elements<const T> twiddles, int64_t columns,
+                    Elements<T> elements) {
+  constexpr int lanes = kLanes<T>;
+  for (int64_t m2 = 0; m2 < columns; m2 += 2 * lanes) {
+    const auto put = [&](int64_t column, Vec<T>* plus, Vec<T>* minus)
+                         __attribute__((always_inline)) {
+      transpose<T>(plus);
+      transpose<T>(minus);
+      repeat<lanes>(SPECGRAD_EACH {
+        store(rows.plus[index] + column, plus[index] + minus[index]);
+        store(rows.minus[index] + column, plus[index] - minus[index]);
+      });
+    };
+    Vec<T> a[lanes], b[lanes];
+    repeat<lanes>(SPECGRAD_EACH {
+      const Complex<T> x = elements[m2 + index], turn = twiddles[m2 + index];
+      a[index] = x.re * turn.re + x.im * turn.im;
+    });
+    repeat<lanes>(SPECGRAD_EACH {
+      const Complex<T> x = elements[m2 + lanes + index], turn = twiddles[m2 + lanes + index];
+      b[index] = x.re * turn.im - x.im * turn.re;
+    });
+    put(m2, a, b);
+    repeat<lanes>(SPECGRAD_EACH {
+      const Complex<T> x = elements[m2 + lanes + index], turn = twiddles[m2 + lanes + index];
+      a[index] = x.re * turn.re + x.im * turn.im;
+    });
+    repeat<lanes>(SPECGRAD_EACH {
+      const Complex<T> x = elements[m2 + index], turn = twiddles[m2 + index];
+      b[index] = x.im * turn.re - x.re * turn.im;
+    });
+    put(m2 + lanes, a, b);
+  }
+}
+
+// The rows of a group of half-complex columns; null where there are none.
+template <class T>
+struct SplitRows {
+  T* real[kLanes<T>];
+  T* imaginary[kLanes<T>];
+
+  SplitRows(const CirculantPlan<T>& plan, T* grid, int64_t group, T*) {
+    for (int lane = 0; lane < kLanes<T>; ++lane) {
+      const int64_t k = group * kLanes<T> + lane;
+      real[lane] = 2 * k <= plan.rows ? grid + k * plan.columns : nullptr;
+      imaginary[lane] =
+          k > 0 && 2 * k < plan.rows ? grid + (plan.rows - k) * plan.columns : nullptr;
+    }
+  }
+};
+
+template <class T>
+static void gather(const SplitRows<T>& rows, Elements<const T> twiddles, int64_t columns,
+                   Elements<T> elements) {
+  constexpr int lanes = kLanes<T>;
+  for (int64_t m2 = 0; m2 < columns; m2 += lanes) {
+    const int64_t count = std::min<int64_t>(lanes, columns - m2);
+    Vec<T> re[lanes], im[lanes];
+    for (int lane = 0; lane < lanes; ++lane) {
+      re[lane] = rows.real[lane] ? load_part(rows.real[lane] + m2, count) : Vec<T>{};
+      im[lane] = rows.imaginary[lane] ? load_part(rows.imaginary[lane] + m2, count) : Vec<T>{};
+    }
+    transpose<T>(re);
+    transpose<T>(im);
+    for (int64_t i = 0; i < count; ++i) {
+      const Complex<T> twiddle = twiddles[m2 + i];
+      elements.put(m2 + i, rotate<false>(Complex<T>{re[i], im[i]}, twiddle.re, twiddle.im));
+    }
+  }
+}
+
+template <class T>
+static void scatter(const SplitRows<T>& rows, Elements<const T> twiddles, int64_t columns,
+                    Elements<T> elements) {
+  constexpr int lanes = kLanes<T>;
+  for (int64_t m2 = 0; m2 < columns; m2 += lanes) {
+    const int64_t count = std::min<int64_t>(lanes, columns - m2);
+    Vec<T> re[lanes] = {}, im[lanes] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const Complex<T> twiddle = twiddles[m2 + i];
+      const Complex<T> x = rotate<true>(elements[m2 + i], twiddle.re, twiddle.im);
+      re[i] = x.re;
+      im[i] = x.im;
+    }
+    transpose<T>(re);
+    transpose<T>(im);
+    for (int lane = 0; lane < lanes; ++lane) {
+      if (rows.real[lane]) store_part(rows.real[lane] + m2, re[lane], count);
+      if (rows.imaginary[lane]) store_part(rows.imaginary[lane] + m2, im[lane], count);
+    }
+  }
+}
+
+// The last pass forward, the gains and the first pass back, element by element of a group.
+// R == 0 stands for any odd radix. `Edges` says that of each four only the first and the last
+// have gains: the band of a grid twice as fine as it needs.
+template <int R, bool Edges, class T>
+static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, int radix,
+                             const T* roots, Elements<T> elements) {
+  const int count = R ? R : radix;
+  const int64_t row = group * kLanes<T>;
+  const auto amplified = [&](int64_t position, Complex<T> x) __attribute__((always_inline)) {
+    const int64_t offset = plan.gain_offset[position];
+    if (offset < 0) return Complex<T>{};
+    const Vec<T> gain = load(plan.gains.data() + offset + row * plan.gain_step[position]);
+    return Complex<T>{x.re * gain, x.im * gain};
+  };
+  for (int64_t block = 0; block < plan.columns; block += count) {
+    Complex<T> a[R ? R : kLargestPrime];
+    for (int r = 0; r < count; ++r) a[r] = elements[block + r];
+    if constexpr (Edges) {
+      const Complex<T> sum = a[0] + a[2] + (a[1] + a[3]);
+      const Complex<T> turned = quarter_turn<false>(a[1] - a[3]);
+      const Complex<T> first = amplified(block, sum);
+      const Complex<T> last = amplified(block + 3, a[0] - a[2] - turned);
+      const Complex<T> back = quarter_turn<true>(last);
+      a[0] = first + last;
+      a[1] = first - back;
+      a[2] = first - last;
+      a[3] = first + back;
+    } else if constexpr (R != 0) {
+      small_transform<R, false>(a);
+      for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
+      small_transform<R, true>(a);
+    } else {
+      odd_transform<false>(a, radix, roots);
+      for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
+      odd_transform<true>(a, radix, roots);
+    }
+    for (int r = 0; r < count; ++r) elements.put(block + r, a[r]);
+  }
+}
+
+template <class T>
+static inline void any_gain_pass(const CirculantPlan<T>& plan, int64_t group,
+                                 Elements<T> elements) {
+  if (plan.along.radices.empty()) return gain_pass<1, false>(plan, group, 1, {}, elements);
+  const int radix = plan.along.radices.back();
+  const T* roots = plan.along.roots.data() + plan.along.roots_start.back();
+  switch (radix) {
+    case 2: return gain_pass<2, false>(plan, group, radix, roots, elements);
+    case 3: return gain_pass<3, false>(plan, group, radix, roots, elements);
+    case 4:
+      return plan.edges ? gain_pass<4, true>(plan, group, radix, roots, elements)
+                        : gain_pass<4, false>(plan, group, radix, roots, elements);
+    case 5: return gain_pass<5, false>(plan, group, radix, roots, elements);
+    case 6: return gain_pass<6, false>(plan, group, radix, roots, elements);
+    case 8: return gain_pass<8, false>(plan, group, radix, roots, elements);
+    default: return gain_pass<0, false>(plan, group, radix, roots, elements);
+  }
+}
+
+// Transforms along the rows of a group, with the gains between them.
+template <class T>
+static inline void filter_elements(const CirculantPlan<T>& plan, int64_t group,
+                                   Elements<T> elements) {
+  const int middle = static_cast<int>(plan.along.radices.size()) - 1;
+  for (int pass = 0; pass < middle; ++pass) any_pass<false>(plan.along, pass, elements, elements);
+  any_gain_pass(plan, group, elements);
+  for (int pass = middle - 1; pass >= 0; --pass) {
+    any_pass<true>(plan.along, pass, elements, elements);
+  }
+}
+
+template <class Rows, class T>
+static inline void filter_rows(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
+                               T* tile) {
+  const Elements<T> elements{tile};
+  T* room = tile + plan.columns * elements.stride;
+  T* beyond = room + plan.columns * elements.stride;
+  std::fill_n(beyond, plan.columns, T(0));
+  for (int64_t group = begin; group < end; ++group) {
+    const Rows rows(plan, grid, group, beyond);
+    const Elements<const T> twiddles = twiddles_of(plan, group, room);
+    gather(rows, twiddles, plan.columns, elements);
+    filter_elements(plan, group, elements);
+    scatter(rows, twiddles, plan.columns, elements);
+  }
 }
 
 template <class T>
 static void rows_filter(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
                         T* tile) {
-  constexpr int lanes = kLanes<T>;
-  const int64_t rows = plan.rows, columns = plan.columns;
-  for (int64_t group = begin; group < end; ++group) {
-    const int64_t k1 = group * lanes;
-    T* real[lanes];
-    T* imaginary[lanes];
-    for (int lane = 0; lane < lanes; ++lane) {
-      const int64_t k = k1 + lane;
-      real[lane] = 2 * k <= rows ? grid + k * columns : nullptr;
-      imaginary[lane] = k > 0 && 2 * k < rows ? grid + (rows - k) * columns : nullptr;
-    }
-    for (int64_t m2 = 0; m2 < columns; m2 += lanes) {
-      const int64_t count = std::min<int64_t>(lanes, columns - m2);
-      Vec<T> re[lanes], im[lanes];
-      for (int lane = 0; lane < lanes; ++lane) {
-        re[lane] = real[lane] ? load_part(real[lane] + m2, count) : Vec<T>{};
-        im[lane] = imaginary[lane] ? load_part(imaginary[lane] + m2, count) : Vec<T>{};
-      }
-      transpose<T>(re);
-      transpose<T>(im);
-      for (int64_t i = 0; i < count; ++i) {
-        const Complex<T> twiddle = twiddle_at(plan, k1, m2 + i);
-        store_element(tile, m2 + i, rotate<false>(Complex<T>{re[i], im[i]}, twiddle.re, twiddle.im));
-      }
-    }
-    transform<false>(plan.along, tile);
-    for (int64_t p = 0; p < columns; ++p) {
-      if (plan.gain_offset[p] < 0) {
-        store_element(tile, p, Complex<T>{});
-        continue;
-      }
-      const Vec<T> gain = load(plan.gains.data() + plan.gain_offset[p] + k1 * plan.gain_step[p]);
-      const Complex<T> x = load_element(tile, p);
-      store_element<T>(tile, p, {x.re * gain, x.im * gain});
-    }
-    transform<true>(plan.along, tile);
-    for (int64_t m2 = 0; m2 < columns; m2 += lanes) {
-      const int64_t count = std::min<int64_t>(lanes, columns - m2);
-      Vec<T> re[lanes] = {}, im[lanes] = {};
-      for (int64_t i = 0; i < count; ++i) {
-        const Complex<T> twiddle = twiddle_at(plan, k1, m2 + i);
-        const Complex<T> x = rotate<true>(load_element(tile, m2 + i), twiddle.re, twiddle.im);
-        re[i] = x.re;
-        im[i] = x.im;
-      }
-      transpose<T>(re);
-      transpose<T>(im);
-      for (int lane = 0; lane < lanes; ++lane) {
-        if (real[lane]) store_part(real[lane] + m2, re[lane], count);
-        if (imaginary[lane]) store_part(imaginary[lane] + m2, im[lane], count);
-      }
-    }
-  }
+  if (plan.packed) return filter_rows<PackedRows<T>>(plan, grid, begin, end, tile);
+  return filter_rows<SplitRows<T>>(plan, grid, begin, end, tile);
 }

@@ -11,27 +11,6 @@ constexpr double kPi = 3.14159265358979323846;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-constexpr int kLargestPrime = 31;
-
-// Radices of the passes of a transform of length n, or empty if it has a larger prime.
-inline std::vector<int> radices(int64_t n) {
-  std::vector<int> result;
-  for (int radix : {4, 2, 3, 5}) {
-    while (n % radix == 0) {
-      result.push_back(radix);
-      n /= radix;
-    }
-  }
-  for (int radix = 7; radix <= kLargestPrime; radix += 2) {
-    while (n % radix == 0) {
-      result.push_back(radix);
-      n /= radix;
-    }
-  }
-  if (n != 1) result.clear();
-  return result;
-}
-
 // A real circulant of size columns * rows, as column transforms, twiddles and row transforms.
 struct GridShape {
   int64_t rows = 0;     // length of the column transforms; grid rows of the coarse signal

@@ -12,5 +12,6 @@
 #include "design.h"
 #include "kernels.h"
 #include "plans.h"
+#include "radices.h"
 #include "signal.h"
 #include "workspace.h"

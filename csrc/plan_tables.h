@@ -6,6 +6,7 @@
 
 #include "design.h"
 #include "plans.h"
+#include "radices.h"
 
 namespace specgrad {
 
@@ -26,7 +27,7 @@ TransformPlan<T> make_transform(int64_t length) {
         plan.twiddles.push_back(static_cast<T>(std::sin(angle)));
       }
     }
-    if (radix > 5) {
+    if (radix > 6 && radix != 8) {
       for (int j = 0; j < radix; ++j) {
         plan.roots.push_back(static_cast<T>(std::cos(-2 * kPi * j / radix)));
         plan.roots.push_back(static_cast<T>(std::sin(-2 * kPi * j / radix)));
@@ -50,22 +51,22 @@ TransformPlan<T> make_transform(int64_t length) {
 template <class T>
 void fill_twiddles(CirculantPlan<T>& plan, int lanes) {
   const int64_t size = plan.rows * plan.columns;
-  plan.padded_rows = plan.groups * lanes;
   // A full table is as large as the grid itself: affordable only for small grids.
-  plan.block = size <= (1 << 15) ? 1 : 32;
-  const auto fill = [&](std::vector<T>& re, std::vector<T>& im, int64_t count, int64_t step) {
-    re.assign(count * plan.padded_rows, T(1));
-    im.assign(count * plan.padded_rows, T(0));
-    for (int64_t m = 0; m < count; ++m) {
-      for (int64_t k = 0; k <= plan.rows / 2; ++k) {
+  const int64_t block = size <= (1 << 15) ? 1 : kTwiddleBlock;
+  plan.spans = ceil_div(plan.columns, block);
+  const auto fill = [&](std::vector<T>& table, int64_t count, int64_t step) {
+    table.assign(plan.groups * count * 2 * lanes, T(0));
+    for (int64_t k = 0; k <= plan.rows / 2; ++k) {
+      for (int64_t m = 0; m < count; ++m) {
         const double turns = static_cast<double>(k * m * step % size) / static_cast<double>(size);
-        re[m * plan.padded_rows + k] = static_cast<T>(std::cos(-2 * kPi * turns));
-        im[m * plan.padded_rows + k] = static_cast<T>(std::sin(-2 * kPi * turns));
+        T* element = table.data() + (k / lanes * count + m) * 2 * lanes + k % lanes;
+        element[0] = static_cast<T>(std::cos(-2 * kPi * turns));
+        element[lanes] = static_cast<T>(std::sin(-2 * kPi * turns));
       }
     }
   };
-  fill(plan.coarse_re, plan.coarse_im, ceil_div(plan.columns, plan.block), plan.block);
-  if (plan.block > 1) fill(plan.fine_re, plan.fine_im, plan.block, 1);
+  fill(plan.coarse, plan.spans, block);
+  if (block > 1) fill(plan.fine, block, 1);
 }
 
 // Lays the gains out by output position; runs that are all zero or all equal are not stored.
@@ -96,6 +97,11 @@ void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
       plan.gains.push_back(static_cast<T>(gain_at(first + (constant ? 0 : k1))));
     }
   }
+  plan.edges = !plan.along.radices.empty() && plan.along.radices.back() == 4;
+  for (int64_t position = 0; position < plan.columns; ++position) {
+    const int64_t output = position % 4;
+    if ((output == 1 || output == 2) && plan.gain_offset[position] >= 0) plan.edges = false;
+  }
 }
 
 template <class T>
@@ -104,6 +110,7 @@ CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
   plan.rows = design.grid.rows;
   plan.columns = design.grid.columns;
   plan.groups = ceil_div(plan.rows / 2 + 1, lanes);
+  plan.packed = plan.columns % (2 * lanes) == 0;
   plan.down = make_transform<T>(plan.rows);
   plan.along = make_transform<T>(plan.columns);
   fill_twiddles(plan, lanes);
@@ -117,11 +124,17 @@ BandPlan<T> make_band(const FilterDesign& design, int lanes) {
   plan.cells = design.d / design.hop;
   plan.hop = design.hop;
   plan.width = design.width;
-  plan.tap_vectors = static_cast<int>(ceil_div(static_cast<int64_t>(design.taps.size()), lanes));
-  plan.taps.assign(design.taps.begin(), design.taps.end());
-  plan.taps.resize(static_cast<size_t>(plan.tap_vectors) * lanes, T(0));
   const int cells_a_vector = std::max(lanes / plan.hop, 1);
   const int segments = std::max(plan.hop / lanes, 1);
+  const int reach = (plan.width + cells_a_vector - 1) * plan.hop;
+  plan.tap_vectors = static_cast<int>(ceil_div(reach, lanes));
+  plan.taps.assign(static_cast<size_t>(cells_a_vector) * plan.tap_vectors * lanes, T(0));
+  for (int cell = 0; cell < cells_a_vector; ++cell) {
+    const int64_t start = static_cast<int64_t>(cell) * (plan.tap_vectors * lanes + plan.hop);
+    for (size_t j = 0; j < design.taps.size(); ++j) {
+      plan.taps[start + j] = static_cast<T>(design.taps[j]);
+    }
+  }
   plan.offsets = plan.width + cells_a_vector - 1;
   for (int segment = 0; segment < segments; ++segment) {
     for (int offset = 0; offset < plan.offsets; ++offset) {

@@ -32,6 +32,8 @@ struct TransformPlan {
   }
 };
 
+constexpr int64_t kTwiddleBlock = 32;
+
 // A real circulant on a grid of rows x columns.
 template <class T>
 struct CirculantPlan {
@@ -40,19 +42,21 @@ struct CirculantPlan {
   TransformPlan<T> down;   // length rows
   TransformPlan<T> along;  // length columns
   int64_t groups = 0;      // of `lanes` half-spectrum rows
-  // Twiddle of row k1 and column m2 = coarse[m2 / block][k1] * fine[m2 % block][k1]
-  int block = 1;
-  int64_t padded_rows = 0;
-  std::vector<T> coarse_re, coarse_im, fine_re, fine_im;
+  bool packed = false;     // whole tiles of 2 * lanes columns
+  // Twiddles of the rows of a group at column m2, a vector of real and one of imaginary parts:
+  // coarse[group][m2], or in large grids coarse[group][m2 / 32] * fine[group][m2 % 32].
+  int64_t spans = 0;  // of columns in coarse
+  std::vector<T> coarse, fine;
   // Gains of frequency k1 + rows * k2, ordered like the output of `along`: for each position
   // an offset into `gains` (or -1 where all are zero), to which k1 * step is added.
   std::vector<T> gains;
   std::vector<int64_t> gain_offset;
   std::vector<int> gain_step;
+  bool edges = false;  // `along` ends in radix 4, and its middle two outputs have no gain
 
   int64_t bytes() const {
     return down.bytes() + along.bytes() +
-           bytes_in(coarse_re, coarse_im, fine_re, fine_im, gains, gain_offset, gain_step);
+           bytes_in(coarse, fine, gains, gain_offset, gain_step);
   }
 };
 
@@ -61,8 +65,8 @@ struct BandPlan {
   int64_t cells = 0;
   int hop = 0;
   int width = 0;
-  int tap_vectors = 0;
-  std::vector<T> taps;      // padded with zeros to whole vectors
+  int tap_vectors = 0;      // that the windows of the cells starting in one vector reach
+  std::vector<T> taps;      // [lanes / hop or 1][tap_vectors][lanes], each row a cell's window
   int offsets = 0;          // coarse cells that touch one vector of samples
   std::vector<T> spline;    // [hop / lanes or 1][offsets][lanes]
   CirculantPlan<T> circulant;

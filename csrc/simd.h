@@ -26,6 +26,22 @@ using Vec = typename VectorOf<T>::type;
 template <class T>
 constexpr int kLanes = SPECGRAD_VECTOR_BYTES / static_cast<int>(sizeof(T));
 
+// Registers that hold vectors.
+constexpr int kRegisters = SPECGRAD_VECTOR_BYTES == 64 ? 32 : 16;
+
+template <class F, int... I>
+static SPECGRAD_INLINE void repeat_each(F&& f, std::integer_sequence<int, I...>) {
+  (f(std::integral_constant<int, I>{}), ...);
+}
+
+// f(0) .. f(N - 1) with constants as arguments: arrays they index become registers.
+template <int N, class F>
+static SPECGRAD_INLINE void repeat(F&& f) {
+  repeat_each(f, std::make_integer_sequence<int, N>{});
+}
+#undef SPECGRAD_EACH
+#define SPECGRAD_EACH [&](auto index) __attribute__((always_inline))
+
 template <class T>
 static inline Vec<T> load(const T* p) {
   return *reinterpret_cast<const typename VectorOf<T>::loose*>(p);
@@ -36,9 +52,14 @@ static inline void store(T* p, Vec<T> v) {
   *reinterpret_cast<typename VectorOf<T>::loose*>(p) = v;
 }
 
+template <class T, int... I>
+static inline Vec<T> broadcast_each(T x, std::integer_sequence<int, I...>) {
+  return Vec<T>{((void)I, x)...};
+}
+
 template <class T>
 static inline Vec<T> broadcast(T x) {
-  return Vec<T>{} + x;
+  return broadcast_each(x, std::make_integer_sequence<int, kLanes<T>>{});
 }
 
 // First or second half of a butterfly that exchanges blocks of S lanes between two vectors.

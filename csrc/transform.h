@@ -3,7 +3,8 @@
 // digit-reversed order and inverse starts from it, so nothing is ever reordered. Included
 // inside the namespace of an instruction set.
 //
-// Element e of a tile is two vectors, its real and imaginary parts, at tile + 2 * e * lanes.
+// Element e is two vectors, its real and imaginary parts, at first + e * stride; those of a tile
+// follow each other.
 
 template <class T>
 struct Complex {
@@ -11,17 +12,24 @@ struct Complex {
 };
 
 template <class T>
-static inline Complex<T> load_element(const T* tile, int64_t e) {
-  const Vec<T>* p = reinterpret_cast<const Vec<T>*>(tile) + 2 * e;
-  return {p[0], p[1]};
+static SPECGRAD_INLINE Complex<T> load_complex(const T* p) {
+  return {load(p), load(p + kLanes<T>)};
 }
 
 template <class T>
-static inline void store_element(T* tile, int64_t e, Complex<T> x) {
-  Vec<T>* p = reinterpret_cast<Vec<T>*>(tile) + 2 * e;
-  p[0] = x.re;
-  p[1] = x.im;
-}
+struct Elements {
+  using Number = std::remove_const_t<T>;
+  T* first;
+  int64_t stride = 2 * kLanes<Number>;
+
+  SPECGRAD_INLINE Complex<Number> operator[](int64_t e) const {
+    return load_complex<Number>(first + e * stride);
+  }
+  SPECGRAD_INLINE void put(int64_t e, Complex<Number> x) const {
+    store(first + e * stride, x.re);
+    store(first + e * stride + kLanes<Number>, x.im);
+  }
+};
 
 template <class T>
 static inline Complex<T> operator+(Complex<T> a, Complex<T> b) {
@@ -45,8 +53,10 @@ static inline Complex<T> rotate(Complex<T> a, S re, S im) {
 }
 
 template <int R, bool Inverse, class T>
-static inline void small_transform(Complex<T>* a) {
-  if constexpr (R == 2) {
+static SPECGRAD_INLINE void small_transform(Complex<T>* a) {
+  if constexpr (R == 1) {
+    return;
+  } else if constexpr (R == 2) {
     const Complex<T> x = a[0], y = a[1];
     a[0] = x + y;
     a[1] = x - y;
@@ -65,6 +75,30 @@ static inline void small_transform(Complex<T>* a) {
     a[1] = odd + turned;
     a[2] = even - other;
     a[3] = odd - turned;
+  } else if constexpr (R == 6) {
+    // Two and three have no common factor: no twiddles between them.
+    Complex<T> sums[3] = {a[0] + a[3], a[2] + a[5], a[4] + a[1]};
+    Complex<T> differences[3] = {a[0] - a[3], a[2] - a[5], a[4] - a[1]};
+    small_transform<3, Inverse>(sums);
+    small_transform<3, Inverse>(differences);
+    a[0] = sums[0], a[4] = sums[1], a[2] = sums[2];
+    a[3] = differences[0], a[1] = differences[1], a[5] = differences[2];
+  } else if constexpr (R == 8) {
+    const T half = T(0.70710678118654752440);
+    Complex<T> even[4] = {a[0], a[2], a[4], a[6]}, odd[4] = {a[1], a[3], a[5], a[7]};
+    small_transform<4, Inverse>(even);
+    small_transform<4, Inverse>(odd);
+    const Complex<T> turned[3] = {quarter_turn<Inverse>(odd[1]), quarter_turn<Inverse>(odd[2]),
+                                  quarter_turn<Inverse>(odd[3])};
+    const Complex<T> first = odd[1] + turned[0], third = turned[2] - odd[3];
+    a[0] = even[0] + odd[0];
+    a[4] = even[0] - odd[0];
+    a[1] = {even[1].re + first.re * half, even[1].im + first.im * half};
+    a[5] = {even[1].re - first.re * half, even[1].im - first.im * half};
+    a[2] = even[2] + turned[1];
+    a[6] = even[2] - turned[1];
+    a[3] = {even[3].re + third.re * half, even[3].im + third.im * half};
+    a[7] = {even[3].re - third.re * half, even[3].im - third.im * half};
   } else {
     static_assert(R == 5, "radix without a small transform");
     const T c1 = T(0.30901699437494742410), c2 = T(-0.80901699437494742410);
@@ -115,16 +149,16 @@ static inline void odd_transform(Complex<T>* a, int radix, const T* roots) {
 
 // One pass over blocks of `length` elements. R == 0 stands for any odd radix.
 template <int R, bool Inverse, class T>
-static inline void transform_pass(T* tile, int n, int length, int radix, const T* twiddles,
-                                  const T* roots) {
+static inline void transform_pass(Elements<T> from, Elements<T> to, int n, int length, int radix,
+                                  const T* twiddles, const T* roots) {
   const int count = R ? R : radix;
   const int stride = length / count;
-  Complex<T> a[R ? R : kLargestPrime];
-  for (int q = 0; q < stride; ++q) {
+  const auto blocks = [&](int q, auto twiddled) __attribute__((always_inline)) {
     const T* twiddle = twiddles + 2 * static_cast<int64_t>(q) * (count - 1);
-    for (int block = 0; block < n; block += length) {
-      for (int r = 0; r < count; ++r) a[r] = load_element(tile, block + q + r * stride);
-      if (Inverse && q) {
+    for (int block = q; block < n; block += length) {
+      Complex<T> a[R ? R : kLargestPrime];
+      for (int r = 0; r < count; ++r) a[r] = from[block + r * stride];
+      if constexpr (Inverse && twiddled) {
         for (int r = 1; r < count; ++r) {
           a[r] = rotate<true>(a[r], twiddle[2 * r - 2], twiddle[2 * r - 1]);
         }
@@ -134,30 +168,41 @@ static inline void transform_pass(T* tile, int n, int length, int radix, const T
       } else {
         odd_transform<Inverse>(a, radix, roots);
       }
-      if (!Inverse && q) {
+      if constexpr (!Inverse && twiddled) {
         for (int r = 1; r < count; ++r) {
           a[r] = rotate<false>(a[r], twiddle[2 * r - 2], twiddle[2 * r - 1]);
         }
       }
-      for (int r = 0; r < count; ++r) store_element(tile, block + q + r * stride, a[r]);
+      for (int r = 0; r < count; ++r) to.put(block + r * stride, a[r]);
     }
-  }
+  };
+  blocks(0, std::false_type{});
+  for (int q = 1; q < stride; ++q) blocks(q, std::true_type{});
 }
 
 template <bool Inverse, class T>
-static inline void transform(const TransformPlan<T>& plan, T* tile) {
+static inline void any_pass(const TransformPlan<T>& plan, int pass, Elements<T> from,
+                            Elements<T> to) {
+  const int radix = plan.radices[pass], n = plan.length, length = plan.lengths[pass];
+  const T* twiddles = plan.twiddles.data() + plan.twiddles_start[pass];
+  const T* roots = plan.roots.data() + plan.roots_start[pass];
+  switch (radix) {
+    case 2: return transform_pass<2, Inverse>(from, to, n, length, radix, twiddles, roots);
+    case 3: return transform_pass<3, Inverse>(from, to, n, length, radix, twiddles, roots);
+    case 4: return transform_pass<4, Inverse>(from, to, n, length, radix, twiddles, roots);
+    case 5: return transform_pass<5, Inverse>(from, to, n, length, radix, twiddles, roots);
+    case 6: return transform_pass<6, Inverse>(from, to, n, length, radix, twiddles, roots);
+    case 8: return transform_pass<8, Inverse>(from, to, n, length, radix, twiddles, roots);
+    default: return transform_pass<0, Inverse>(from, to, n, length, radix, twiddles, roots);
+  }
+}
+
+// All passes; those between the first and the last work on `tile`.
+template <bool Inverse, class T>
+static inline void transform(const TransformPlan<T>& plan, Elements<T> ends, Elements<T> tile) {
   const int passes = static_cast<int>(plan.radices.size());
   for (int step = 0; step < passes; ++step) {
-    const int pass = Inverse ? passes - 1 - step : step;
-    const int radix = plan.radices[pass], n = plan.length, length = plan.lengths[pass];
-    const T* twiddles = plan.twiddles.data() + plan.twiddles_start[pass];
-    const T* roots = plan.roots.data() + plan.roots_start[pass];
-    switch (radix) {
-      case 2: transform_pass<2, Inverse>(tile, n, length, radix, twiddles, roots); break;
-      case 3: transform_pass<3, Inverse>(tile, n, length, radix, twiddles, roots); break;
-      case 4: transform_pass<4, Inverse>(tile, n, length, radix, twiddles, roots); break;
-      case 5: transform_pass<5, Inverse>(tile, n, length, radix, twiddles, roots); break;
-      default: transform_pass<0, Inverse>(tile, n, length, radix, twiddles, roots);
-    }
+    any_pass<Inverse>(plan, Inverse ? passes - 1 - step : step, step == 0 ? ends : tile,
+                      step == passes - 1 ? ends : tile);
   }
 }

@@ -9,13 +9,17 @@
 
 namespace specgrad {
 
-// A tile of vectors, each element complex.
+// A tile of vectors, each element complex; for rows also one of twiddles, and a row for lanes
+// that have none.
 inline int64_t circulant_scratch(const GridShape& grid, int lanes) {
-  return 2 * std::max(grid.rows, grid.columns) * lanes;
+  return std::max(2 * grid.rows * lanes, (4 * lanes + 1) * grid.columns);
 }
 
 // Cells handled at once when a gradient must be copied to be read.
 constexpr int64_t kSpreadCells = 64;
+
+// Cells that are computed together: enough sums to hide the latency of a multiply-add.
+constexpr int cell_block(int lanes) { return lanes < 8 ? 8 : lanes; }
 
 // Room for wrapped cells before the first and after the last, in whole cache lines.
 inline int64_t band_margin(int width, int lanes) { return ceil_div(width + lanes, 16) * 16; }
@@ -25,7 +29,7 @@ inline int64_t band_shared(const FilterDesign& design, int lanes) {
 }
 
 inline int64_t band_scratch(const FilterDesign& design, int lanes) {
-  const int64_t copied = (kSpreadCells + lanes + design.width) * design.hop + 2 * lanes;
+  const int64_t copied = (kSpreadCells + cell_block(lanes) + design.width) * design.hop + 4 * lanes;
   return std::max(circulant_scratch(design.grid, lanes), copied);
 }
 

@@ -189,22 +189,33 @@ def stored_rounding(dtype: torch.dtype, norm: float = 1.0) -> float:
 # ---- Grids -----------------------------------------------------------------------------------
 
 LARGEST_PRIME = 31
+_IN_CACHE = 1152
+"""Elements of a tile of vectors that the first-level cache nearly holds."""
 _LONGEST_TRANSFORM = 4096
-"""Keeps a tile of vectors in the second-level cache."""
+"""And the second-level cache."""
+_PASS_COST = {2: 7.0, 3: 9.0, 4: 10.0, 5: 13.0, 6: 12.5, 8: 15.0}
+"""Vector operations of a pass for each element, memory included; 6 + 2.5 * radix for others."""
 
 
 @lru_cache(maxsize=4096)
 def transform_cost(n: int) -> float:
     """Vector operations of a transform of length ``n`` for each element; infinite for a prime
-    factor above 31."""
-    cost = 0.0
-    for radix, operations in ((4, 10.0), (2, 8.0), (3, 11.0), (5, 15.0)):
-        while n % radix == 0:
-            cost, n = cost + operations, n // radix
-    for radix in range(7, LARGEST_PRIME + 1, 2):
-        while n % radix == 0:
-            cost, n = cost + 6 + 2.5 * radix, n // radix
-    return cost if n == 1 else math.inf
+    factor above 31. The passes are those of ``csrc/radices.h``."""
+    count = dict.fromkeys((2, 3, *range(5, LARGEST_PRIME + 1, 2)), 0)
+    for prime in count:
+        while n % prime == 0:
+            count[prime], n = count[prime] + 1, n // prime
+    if n != 1:
+        return math.inf
+    twos, threes = count.pop(2), count.pop(3)
+    sixes = min(twos, threes)
+    if twos - sixes == 1 and sixes:
+        sixes -= 1
+    left = twos - sixes
+    eights = int(left % 2 and left > 1)
+    passes = {6: sixes, 3: threes - sixes, 8: eights, 2: int(left == 1)}
+    passes |= {4: (left - 3 * eights) // 2} | count
+    return sum(k * _PASS_COST.get(radix, 6 + 2.5 * radix) for radix, k in passes.items())
 
 
 @dataclass(frozen=True)
@@ -235,8 +246,12 @@ def choose_grid(size: int, lanes: int) -> Grid:
     for rows in limit[size % limit == 0].tolist():
         columns = size // rows
         tiles, groups = -(-columns // (2 * lanes)), -(-(rows // 2 + 1) // lanes)
-        cost = tiles * rows * (2 * transform_cost(rows) + 16)
-        cost += groups * columns * (2 * transform_cost(columns) + 36)
+        # parts of a tile are copied, and their spectra taken apart, in steps of their own
+        packed = columns % (2 * lanes) == 0
+        cost = tiles * rows * (2 * transform_cost(rows) + (0 if packed else 40))
+        cost += groups * (columns * (2 * transform_cost(columns) + (38 if packed else 90)) + 100)
+        if max(rows, columns) > _IN_CACHE:
+            cost *= 1.4
         if columns > _LONGEST_TRANSFORM:
             cost *= 2
         if cost < best.cost:
