@@ -7,7 +7,6 @@ import torch
 from triton_tools.lists import MODELS
 
 bench_gpu = pytest.importorskip("benchmarks.bench_gpu", reason="run from the source tree")
-gpu_roofline = pytest.importorskip("benchmarks.gpu_roofline", reason="run from the source tree")
 
 
 def test_the_model_has_the_filtered_layers():
@@ -89,12 +88,3 @@ def test_without_a_tool_the_driver_is_unknown(monkeypatch):
 def test_without_a_gpu_it_says_so(capsys):
     assert bench_gpu.main([]) == 2
     assert "needs a GPU" in capsys.readouterr().err
-
-
-def test_a_faster_memory_gives_a_shorter_estimate():
-    from specgrad_kernels import FilterSpec
-
-    work = gpu_roofline.Work(MODELS["resnet18"], FilterSpec())
-    times = [gpu_roofline.seconds(work, gpu) for gpu in gpu_roofline.GPUS]
-    assert times == sorted(times, reverse=True)
-    assert len(work.launches()) == 5
