@@ -158,7 +158,7 @@ CASES: list[tuple[list[str], str]] = [
     (["--dataset=npz:incomplete.npz"], "but not y_train, x_test, y_test"),
     (["--dataset=npz:gaps.npz"], "number the classes from 0 without gaps"),
     (["--dataset=npz:constant.npz"], "are constant in one channel"),
-    (["--dataset=npz:empty.npz"], "empty.npz"),
+    (["--dataset=npz:empty.npz"], "with at least one image"),
     (["--dataset=npz:channels.npz", "--data-option=channels=middle"], "choose first or last"),
     (["--dataset=npz:channels.npz", "--data-option=colour=1"], "has no option 'colour'"),
     (["--dataset=nowhere_at_all:load"], "cannot import 'nowhere_at_all'"),

@@ -157,12 +157,13 @@ def _width(grid: Grid) -> int:
 
 def _build_fft(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
     pool, room = _Pool(), _Room()
-    pool.add(("roots",), numbers.roots)
     grids = []
     for signal in signals:
         grid = plan_grid(signal.d, spec.cutoff(signal.d, signal.index), double)
         assert grid is not None, "only signals with a grid are built"
         grids.append(grid)
+    longest = max(1 << max(grid.log_rows, grid.log_middle) for grid in grids)
+    pool.add(("roots",), partial(numbers.roots, longest))
     hops = _kernel_hops(grids)
     lanes = targets.lanes_of(any(grid.log_rows == WIDE_LINE for grid in grids))
     planned = []
