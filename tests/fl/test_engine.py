@@ -222,9 +222,16 @@ def test_a_cpu_without_mixed_precision_is_told_so(small, monkeypatch):
 
 
 @pytest.mark.slow
-def test_compiled_model_trains(play):
-    compiled = play(compile=True, rounds=1)
-    plain = play(rounds=1)
+def test_compiled_model_trains(play, tmp_path, monkeypatch):
+    (tmp_path / "nets_to_compile.py").write_text(
+        "from torch import nn\n"
+        "def make(num_classes, in_channels):\n"
+        "    return nn.Sequential(nn.Conv2d(in_channels, 8, 3), nn.ReLU(),\n"
+        "        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, num_classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    compiled = play(model="nets_to_compile:make", compile=True, rounds=1)
+    plain = play(model="nets_to_compile:make", rounds=1)
     assert torch.allclose(compiled.board.weights, plain.board.weights, atol=1e-3)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 import torch
-from specgrad_fl import checkpoint, training
+from specgrad_fl import checkpoint, executor, training, worker
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 
@@ -27,9 +30,29 @@ def test_workers_do_not_change_the_result(tmp_path, small, method, workers):
     assert many.records()[-1]["memory_mib"]["workers"] > 0
 
 
+class Forked:
+    """A worker that begins as a copy of this process: as separate, and it has torch already."""
+
+    def __init__(self, command, *, pass_fds, **_):
+        (socket,) = pass_fds
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.closerange(3, socket)
+                os.closerange(socket + 1, os.sysconf("SC_OPEN_MAX"))
+                worker.serve(Connection(socket))
+            finally:
+                os._exit(0)
+
+    def wait(self, timeout=None):
+        os.waitpid(self._pid, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_no_method_depends_on_the_workers(tmp_path, small, method):
+def test_no_method_depends_on_the_workers(tmp_path, small, method, monkeypatch):
+    processes = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=TimeoutError)
+    monkeypatch.setattr(executor, "subprocess", processes)
     config = small(method=method, filter="fft", rounds=2, sampling="bernoulli")
     one = training.train(config, tmp_path / "one")
     many = training.train(config.replace(workers=2), tmp_path / "many")
