@@ -7,7 +7,8 @@ BUILT_WITH := torch==2.13.0
 CXX ?= g++
 NATIVE := $(wildcard csrc/*)
 
-.PHONY: all demo test test-fast test-torch elsewhere lint sanitize wheels bench clean docs
+.PHONY: all demo test test-fast test-kills test-triton test-torch elsewhere lint sanitize wheels \
+	bench clean docs
 
 all: $(VENV)/installed
 
@@ -41,6 +42,24 @@ FAST := specgrad_kernels python tests/kernels \
 test-fast: $(VENV)/installed
 	$(PYTEST) -m "not slow" -x $(FAST)
 
+# docs/integrations.md with the real packages, in an environment that borrows what .venv has.
+INTEGRATIONS := .venv-integrations
+PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+$(INTEGRATIONS)/installed: $(VENV)/installed
+	$(BIN)/python -m venv $(INTEGRATIONS)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" \
+		> "$$($(INTEGRATIONS)/bin/python $(PURELIB))/borrowed.pth"
+	$(INTEGRATIONS)/bin/pip install --quiet $(BUILT_WITH) "lightning~=2.6" "transformers~=5.22" \
+		"accelerate~=1.15" "opacus~=1.6" "pytorch_optimizer~=4.1" "wandb~=0.31" \
+		"mlflow-skinny~=3.17" sqlalchemy alembic
+	$(INTEGRATIONS)/bin/pip install --quiet --no-deps "timm~=1.0" "torchvision==0.28.*"
+	touch $@
+
+.PHONY: test-integrations
+test-integrations: $(INTEGRATIONS)/installed
+	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/integrations
+
 # The suite as other machines would run it: tests/elsewhere.sh says how.
 elsewhere: $(VENV)/installed
 	tests/elsewhere.sh
@@ -57,6 +76,24 @@ test-torch: $(VENV)/installed
 # One wheel for each Python on this machine, in dist/.
 wheels: $(VENV)/installed
 	.ci/wheels
+
+# kill -9 at thirty random moments for all methods, and two hundred changed bytes: an hour.
+test-kills: $(VENV)/installed
+	SPECGRAD_KILLS=30 SPECGRAD_FLIPS=200 $(PYTEST) tests/fl/test_kills.py tests/fl/test_safety.py
+
+# The GPU kernels with each version of Triton that a PyTorch from 2.10 on brings along: compiled,
+# launched through its own launcher into a stand-in driver, and executed. About 700 MB a version.
+TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
+
+test-triton: $(VENV)/installed
+	for version in $(TRITONS); do \
+		folder=$(VENV)/triton/$$version; \
+		test -d $$folder || $(BIN)/pip install --quiet --no-deps --target $$folder \
+			triton==$$version || exit 1; \
+		echo "Triton $$version"; \
+		OMP_NUM_THREADS=1 PYTHONPATH=$$folder $(BIN)/pytest -q tests/triton/test_launched.py \
+			tests/triton/test_warps.py tests/triton/test_ptx.py || exit 1; \
+	done
 
 # The native code under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: $(VENV)/installed
@@ -79,4 +116,4 @@ docs: $(VENV)/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info specgrad_kernels/*.so
+	rm -rf $(VENV) $(INTEGRATIONS) build dist *.egg-info specgrad_kernels/*.so

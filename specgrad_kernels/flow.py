@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn import functional
-from torch.nn.modules import batchnorm, pooling
+from torch.nn.modules import activation, batchnorm, pooling
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -28,6 +28,13 @@ LAYERS = (
     nn.MultiheadAttention,
 )
 _LINEAR_MAPS = (*NORMS, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_ACTIVATIONS = tuple(
+    getattr(activation, name) for name in activation.__all__ if name != "MultiheadAttention"
+)
+_ACTIVATE = (
+    functional.dropout,
+    *(getattr(functional, name) for name in ("relu", "gelu", "silu", "elu", "hardswish", "mish")),
+)
 
 _CONVOLVE = (functional.conv1d, functional.conv2d, functional.conv3d)
 _POOL = tuple(getattr(functional, name) for name in dir(functional) if "_pool" in name)
@@ -37,11 +44,14 @@ _ATTEND = functional.scaled_dot_product_attention
 _PRODUCT = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, operator.matmul, "matmul", "bmm")
 _SOFTMAX = (functional.softmax, torch.softmax, "softmax")
 _REDUCE = (torch.mean, torch.amax, torch.max, "mean", "amax", "max")
+_PERMUTE = (torch.permute, "permute")
+_ELEMENTWISE = (operator.mul, torch.mul, "mul", torch.relu, torch.sigmoid, torch.tanh)
 _SIZE = ("size", "dim", "numel")
 _SHAPED_LIKE = ("view_as", "reshape_as", "expand_as", "type_as")
 
 SHORTCUT = "shortcut projection"
 TRANSITION = "transition between stages"
+DENSE = "dense layer of the classifier, written as a convolution"
 GATE = "convolution of globally pooled features (gate or head)"
 ATTENTION = "attention projection"
 HEAD = "classifier head"
@@ -59,6 +69,8 @@ class _Kernel:
     stride: tuple[int, ...]
     channels: tuple[int, int]
     transposed: bool = False
+    padded: bool = False
+    linear: bool = False
 
     @property
     def pointwise(self) -> bool:
@@ -78,7 +90,14 @@ def kernels_of(module: nn.Module) -> list[_Kernel]:
     rows, columns = reversed(channels) if not transposed else channels
     shape = (rows, columns // module.groups, *module.kernel_size)
     return [
-        _Kernel(parameter, module.kernel_size, module.stride, channels, transposed)
+        _Kernel(
+            parameter,
+            module.kernel_size,
+            module.stride,
+            channels,
+            transposed,
+            _pads(module.padding),
+        )
         for parameter in module.parameters()
         if tuple(parameter.shape) == shape
     ]
@@ -126,6 +145,8 @@ class Flow:
             inputs = inputs[:1] if node.target in _SHAPED_LIKE else inputs
             self.inputs[node] = inputs
             self.kind[node] = self._kind_of(node, len(inputs))
+            if self.kind[node] == "linear" and self._reads_channels_last(node):
+                self.kind[node] = "conv"
             self.ancestors[node] = 0
             for source in inputs:
                 self.ancestors[node] |= self.ancestors[source] | 1 << self.position[source]
@@ -176,9 +197,33 @@ class Flow:
         has_weights = next(module.parameters(), None) is not None
         return "opaque" if has_weights else "other"
 
+    def _reads_channels_last(self, node: fx.Node) -> bool:
+        """A linear layer on a map whose channels were moved last convolves it 1x1 (ConvNeXt)."""
+        if node not in self.called:
+            return False
+        while len(self.inputs[node]) == 1:
+            node = self.inputs[node][0]
+            if node.target in _PERMUTE:
+                return _channels_last(node)
+            called = self.called.get(node)
+            if called is not None and not (
+                isinstance(called, (nn.Linear, *_LINEAR_MAPS, *_ACTIVATIONS)) or is_scale(called)
+            ):
+                return False
+            if called is None and node.target not in (*_ACTIVATE, *_ELEMENTWISE):
+                return False
+        return False
+
     def _kernels_at(self, node: fx.Node) -> list[_Kernel]:
         if node.op == "call_module":
-            return kernels_within(self.called[node])
+            called = self.called[node]
+            if isinstance(called, nn.Linear) and self.kind[node] == "conv":
+                channels = (called.in_features, called.out_features)
+                weights = [p for p in called.parameters() if tuple(p.shape) == channels[::-1]]
+                return [
+                    _Kernel(weight, (1, 1), (1, 1), channels, linear=True) for weight in weights
+                ]
+            return kernels_within(called)
         if self.kind[node] != "conv":
             return []
         stride = _argument(node, 3, "stride")
@@ -188,7 +233,8 @@ class Flow:
             several = isinstance(stride, (tuple, list))
             strides = tuple(stride) if several else (stride or 1,) * len(size)
             channels = (weight.shape[1], weight.shape[0])
-            kernels.append(_Kernel(weight, size, strides, channels))
+            padded = _pads(_argument(node, 4, "padding") or 0)
+            kernels.append(_Kernel(weight, size, strides, channels, padded=padded))
         return kernels
 
     def _parameters_behind(self, node: fx.Node) -> Iterator[nn.Parameter]:
@@ -250,6 +296,8 @@ class Flow:
                 reasons[node] = TRANSITION
             elif self._is_head(node, last):
                 reasons[node] = HEAD
+        for node in self._dense():
+            reasons[node] = DENSE
         for node in self._attention_projections():
             reasons[node] = ATTENTION
         for node in self._shortcuts():
@@ -267,8 +315,40 @@ class Flow:
 
     def _is_transition(self, node: fx.Node) -> bool:
         cuts = any(kernel.cuts_patches for kernel in self.kernels[node])
-        pooled = self._pointwise(node) and any(self.source(p) is node for p in self.of_kind("pool"))
+        pooled = self._pointwise(node) and self._only_feeds_a_pool(node)
         return (cuts or pooled) and self._reads_stage(node) and self._leads_on(node)
+
+    def _only_feeds_a_pool(self, node: fx.Node) -> bool:
+        while len(readers := [n for n in node.users if node in self.inputs[n]]) == 1:
+            (node,) = readers
+            if self.kind[node] not in ("other", "linear map"):
+                return self.kind[node] == "pool"
+        return False
+
+    def _dense(self) -> list[fx.Node]:
+        """The last spatial kernel and what follows, if that is a classifier's dense layers.
+
+        Such a kernel is meant to cover its whole input: it is wider than the one before it, has no
+        padding, and nothing but 1x1 kernels comes after it.
+        """
+        nodes = [node for node in self.nodes if self.kernels[node]]
+        # of an opaque part the order is unknown; as a classifier it begins with the wide kernel
+        inside = {node: sorted(self.kernels[node], key=lambda k: k.pointwise) for node in nodes}
+        kernels = [(kernel, node) for node in nodes for kernel in inside[node]]
+        spatial = [index for index, (kernel, _) in enumerate(kernels) if not kernel.pointwise]
+        if len(spatial) < 2 or spatial[-1] == len(kernels) - 1:
+            return []
+        (before, _), *follow = (
+            kernels[i] for i in (spatial[-2], *range(spatial[-1], len(kernels)))
+        )
+        covers, first = follow[0]
+        wider = len(covers.size) == len(before.size) and all(
+            a > b for a, b in zip(covers.size, before.size, strict=True)
+        )
+        chained = all(a.channels[1] == b.channels[0] for (a, _), (b, _) in pairwise(follow))
+        plain = not covers.padded and all(step == 1 for step in covers.stride)
+        alone = all(kernel is covers or kernel.pointwise for kernel in self.kernels[first])
+        return [node for _, node in follow] if wider and chained and plain and alone else []
 
     def _reads_stage(self, node: fx.Node) -> bool:
         path = list(self.before(node))
@@ -364,6 +444,19 @@ def _argument(node: fx.Node, position: int, *names: str) -> Any:
     if len(node.args) > position:
         return node.args[position]
     return next((node.kwargs[name] for name in names if name in node.kwargs), None)
+
+
+def _pads(padding: Any) -> bool:
+    """Whether a convolution's ``padding`` adds anything."""
+    if isinstance(padding, str):
+        return padding != "valid"
+    return any(padding) if isinstance(padding, (tuple, list)) else padding != 0
+
+
+def _channels_last(permute: fx.Node) -> bool:
+    dims = permute.args[1:] or (permute.kwargs.get("dims"),)
+    dims = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
+    return len(dims) > 3 and dims == (0, *range(2, len(dims)), 1)
 
 
 def _kind_of_pool(size: Any, adaptive: bool) -> str:

@@ -8,17 +8,20 @@ shortcut    one arm of a sum whose other arm leaves the same tensor and convolve
             a single 1x1 convolution, or holds no activation. Where ``forward`` cannot be followed:
             a 1x1 convolution that maps the channels its siblings map as a chain.
 transition  it reads a finished stage (a sum or concatenation, through norms and activations), more
-            convolutions follow, and it is 1x1 before a pooling (DenseNet), or its stride is its
-            kernel (the downsampling of ConvNeXt).
+            convolutions follow, and it is 1x1 and all of it goes into a pooling (DenseNet), or its
+            stride is its kernel (the downsampling of ConvNeXt).
+dense       the last spatial kernel, without padding and wider than the one before it, and the 1x1
+            convolutions that follow: a classifier's dense layers (VGG as timm writes it).
 gate        it reads globally pooled features: squeeze-and-excitation, or a dense layer in disguise.
 attention   a 1x1 convolution right before or after a product of activations.
 head        1x1, and no layer with weights and no sum comes after it (SqueezeNet, segmentation).
 transposed  it upsamples.
 
 Everything else that convolves counts: 1x1 bottlenecks, depthwise kernels, parallel branches, the
-stem. A model that contains attention and holds more weights in linear layers than in convolutions
-is a transformer: of it, only the layer first applied to the image is taken, be it a convolution or
-a linear layer on unfolded patches. Linear layers, embeddings, norms and biases are never taken.
+stem, and a linear layer on a map whose channels were moved last, which convolves 1x1 (ConvNeXt). A
+model that contains attention and holds more weights in linear layers than in convolutions is a
+transformer: of it, only the layer first applied to the image is taken, be it a convolution or a
+linear layer on unfolded patches. Other linear layers, embeddings, norms and biases are never taken.
 """
 
 from __future__ import annotations
@@ -197,6 +200,8 @@ class _Structure:
         self.excluded = self._excluded()
         self.heads = self._heads()
         self.patches = self._patch_embedding() if self._is_transformer() else None
+        if self.patches is not None:
+            self.kernels = {k: v for k, v in self.kernels.items() if not v.linear}
 
     def _follow(self, module: nn.Module, seen: set[int]) -> None:
         if id(module) in seen or next(module.parameters(), None) is None:
@@ -250,7 +255,9 @@ class _Structure:
         return heads
 
     def _is_transformer(self) -> bool:
-        convolved = sum(kernel.parameter.numel() for kernel in self.kernels.values())
+        convolved = sum(
+            kernel.parameter.numel() for kernel in self.kernels.values() if not kernel.linear
+        )
         linear = sum(
             parameter.numel()
             for module in self.model.modules()
@@ -291,6 +298,8 @@ class _Structure:
             return False, NOT_PATCHES
         if key in self.excluded:
             return False, self.excluded[key]
+        if self.kernels[key].linear:
+            return True, "linear layer of a channels-last map: a 1x1 convolution"
         return True, "1x1 convolution" if self.kernels[key].pointwise else "convolution"
 
     def _reason_of_other(self, parameter: nn.Parameter) -> str:

@@ -22,7 +22,10 @@ from specgrad_kernels.spec import FilterSpec
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How one layer is filtered."""
+    """How one layer is filtered.
+
+    error_bound: largest error of any gradient, relative to that gradient's norm.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -32,6 +35,13 @@ class LayerPlan:
     strategy: str
     error_bound: float
     workspace_bytes: int
+
+    def error_of_left(self, energy: float) -> float:
+        """The bound relative to what the filter leaves, where that is this share of the energy.
+
+        Real gradients are dominated by the band that is removed, so this is the larger number.
+        """
+        return self.error_bound / math.sqrt(energy)
 
 
 class FilterPlan:
@@ -183,7 +193,7 @@ class FilterPlan:
     def describe(self) -> str:
         """A table of the layers: what is removed, by which strategy, at which cost in memory."""
         layers = self.layers
-        header = ("layer", "shape", "d", "cutoff", "strategy", "error", "workspace")
+        header = ("layer", "shape", "d", "cutoff", "strategy", "error", "of 1 %", "workspace")
         rows = [
             (
                 layer.name,
@@ -192,6 +202,7 @@ class FilterPlan:
                 f"{layer.cutoff:,}",
                 layer.strategy,
                 f"{layer.error_bound:.0e}",
+                f"{layer.error_of_left(0.01):.0e}",
                 f"{layer.workspace_bytes:,} B",
             )
             for layer in layers
@@ -208,6 +219,10 @@ class FilterPlan:
         if count_launches:
             lengths = [(layer.d, layer.dtype) for layer in layers]
             last += f", {count_launches(self.spec, lengths)}"
+        lines.append(
+            "error: at most, relative to the gradient; of 1 %: relative to what is left where that "
+            "is 1 % of its energy"
+        )
         lines.append(last)
         return "\n".join(lines)
 

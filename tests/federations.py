@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from specgrad_fl import data, prepare
+from specgrad_fl import checkpoint, data, prepare
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.runs import RunDirectory
@@ -21,6 +21,17 @@ SMALL: dict[str, Any] = {
     "workers": 1,
     "eval_every": 1,
 }
+
+
+def result_of(run: RunDirectory) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What a run ended with, to the bit: the same wherever its clients were.
+
+    Left out are digests of files, which differ with the machine that holds a client's state and
+    with the time that its records tell.
+    """
+    tensors, facts = checkpoint.load(run.last_path)
+    kept = {k: v for k, v in facts.items() if k not in ("metrics", "client_digests")}
+    return kept, {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,12 @@
 
 Everything is computed by the CPU, so a run gives the same bits as on the CPU. What a GPU would not
 allow raises: computing with tensors of two devices. What it would wait for is written down: copies
-from memory that is not page-locked.
+from memory that is not page-locked. And so is which stream has read what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +35,9 @@ class OnDevice(Tensor):
         strangers = [value for value in given if type(value) is Tensor and value.dim()]
         if strangers and name not in _BETWEEN_DEVICES:
             raise RuntimeError(f"{name}: expected all tensors on one device; {DEVICE} and cpu")
-        if name in ("cpu", "numpy") or (name == "to" and _asks_for(args, kwargs, "cpu")):
+        if name == "numpy":
+            raise TypeError(f"can't convert {DEVICE} device type tensor to numpy; use Tensor.cpu()")
+        if name == "cpu" or (name == "to" and _asks_for(args, kwargs, "cpu")):
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **(kwargs or {})).as_subclass(Tensor)
         return super().__torch_function__(function, types, args, kwargs or {})
@@ -58,6 +60,9 @@ class Pretended(TorchFunctionMode):
         self.locked: dict[int, Tensor] = {}
         self.waited: list[tuple[int, ...]] = []
         self.events: list[torch.device] = []
+        self.read: list[tuple[int, Any]] = []
+        self.current = 0
+        self.stream: Callable[[], int] = lambda: 0
 
     def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         kwargs = kwargs or {}
@@ -93,10 +98,24 @@ def second_gpu(monkeypatch: Any) -> Iterator[Pretended]:
         def elapsed_time(self, other: Event) -> float:
             return 1.0
 
+    @contextmanager
+    def switched_to(device: torch.device) -> Iterator[None]:
+        before, pretended.current = pretended.current, device.index
+        yield
+        pretended.current = before
+
+    def current_stream(device: torch.device | None = None) -> SimpleNamespace:
+        number = pretended.stream()
+        return SimpleNamespace(device=device, number=number, synchronize=lambda: None)
+
+    def record_stream(tensor: Tensor, stream: SimpleNamespace) -> None:
+        pretended.read.append((tensor.data_ptr(), stream.number))
+
+    monkeypatch.setattr(Tensor, "record_stream", record_stream)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda device=None: SimpleNamespace(device=device)
-    )
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: pretended.current)
+    monkeypatch.setattr(torch.cuda, "device", switched_to)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
     torch.__future__.set_overwrite_module_params_on_conversion(True)

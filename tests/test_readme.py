@@ -3,15 +3,16 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-BIN = Path(sys.executable).parent
 
 
 def blocks(language):
@@ -39,7 +40,7 @@ SHORTER = {
     CIFAR: "specgrad-fl list",  # an hour; test_result_configurations reads its file
     FLOWER: "specgrad-fl flower --help",  # fl/flower/test_processes.py runs its like
     PAPER: f"{PAPER} --report-only",  # hours; fl/paper runs every experiment at smoke size
-    "pip install .": None,  # test_install_* below
+    "pip install .": None,  # what it installs is what the commands below are run with
     "pip install --no-build-isolation .": None,
 }
 
@@ -64,15 +65,6 @@ def test_the_equivalent_snippet_is_equivalent():
     torch.testing.assert_close(grads[2], copies[2], atol=2e-6, rtol=0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", [c for c in commands() if SHORTER.get(c, c)])
-def test_commands(command, tmp_path):
-    run = SHORTER.get(command, command)
-    folder = ROOT if run.startswith("make") or "benchmarks" in run else tmp_path
-    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    subprocess.run(shlex.split(run), cwd=folder, env=environment, check=True)
-
-
 def test_result_configurations():
     from specgrad_fl.config import Config
 
@@ -81,44 +73,117 @@ def test_result_configurations():
     assert names <= set(Config.__dataclass_fields__)
 
 
+def copy_sources(folder):
+    """A checkout in which nothing was built yet."""
+    ignore = shutil.ignore_patterns(
+        "*.so", "__pycache__", "*.egg-info", ".git", ".venv*", "build", "dist", "runs", ".*_cache"
+    )
+    return Path(shutil.copytree(ROOT, folder, ignore=ignore))
+
+
+class Environment:
+    """A new environment that borrows every package but ours from the one that runs the tests."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        venv.create(folder, symlinks=True)
+        (site,) = folder.glob("lib/python*/site-packages")
+        borrowed = [path for path in sys.path if Path(path).name == "site-packages"]
+        (site / "borrowed.pth").write_text("".join(f"{path}\n" for path in borrowed))
+        inherited = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        self.variables = {**inherited, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+    def run(self, command, cwd, **variables):
+        return subprocess.run(
+            shlex.split(command) if isinstance(command, str) else command,
+            cwd=cwd,
+            env={**self.variables, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def install(self, sources, **variables):
+        pip = [sys.executable, "-m", "pip", "--python", self.folder / "bin" / "python", "install"]
+        pip += ["--quiet", "--no-build-isolation", "--no-deps", sources]
+        done = self.run(pip, sources, **variables)
+        assert done.returncode == 0, done.stderr
+
+
+def ready_library():
+    """The operator's library that these tests use, for installs that need not compile it again."""
+    found = sorted((ROOT / "specgrad_kernels").glob("_kernels*.so"))
+    return {"SPECGRAD_KERNELS": str(found[0])} if found else {}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A checkout, and a new environment into which it was installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    checkout = copy_sources(folder / "checkout")
+    fresh = Environment(folder / "env")
+    fresh.install(checkout, SPECGRAD_BUILD_EXT="1", **ready_library())
+    shutil.rmtree(checkout / "build", ignore_errors=True)
+    return checkout, fresh
+
+
+@pytest.mark.slow
+def test_commands_after_an_install_inside_and_outside_of_the_checkout(installed, tmp_path):
+    """Those of `python -m` in both places: inside, the checkout hides what was installed."""
+    checkout, fresh = installed
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for command in dict.fromkeys(SHORTER.get(c, c) for c in commands()):
+        if command is None:
+            continue
+        places = [checkout, outside] if command.startswith("python") else [outside]
+        if command.startswith("make") or "benchmarks" in command:
+            places = [checkout]
+        for place in places:
+            done = fresh.run(command, place)
+            assert done.returncode == 0, (command, place, done.stdout, done.stderr)
+            if command == "python -m specgrad_kernels":
+                assert "cpp      available" in done.stdout, (place, done.stdout)
+    with (checkout / "specgrad_kernels" / "spec.py").open("a") as file:
+        file.write("# changed\n")
+    report = fresh.run("python -m specgrad_kernels", checkout).stdout
+    assert f"the source tree {checkout} hides the build in {fresh.folder}" in report
+    assert "pip install --no-build-isolation -e ." in report
+
+
 @pytest.mark.slow
 def test_install_without_native_code(tmp_path):
     """pip install works with no compiler, and the package runs on plain PyTorch."""
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation"]
-    install += ["--no-deps", "--target", str(tmp_path / "site"), str(copy_sources(tmp_path))]
-    subprocess.run(install, env={**os.environ, "SPECGRAD_BUILD_EXT": "0"}, check=True)
+    fresh = Environment(tmp_path / "env")
+    fresh.install(copy_sources(tmp_path / "source"), SPECGRAD_BUILD_EXT="0")
     code = "import specgrad_kernels as s; print(s.__file__, s.available_backends())"
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    assert str(tmp_path) in shown
+    shown = fresh.run(["python", "-c", code], tmp_path).stdout
+    assert str(fresh.folder) in shown
     assert "'torch'" in shown
     assert "'cpp'" not in shown
 
 
 @pytest.mark.slow
-def test_install_builds_the_native_code(tmp_path):
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation"]
-    install += ["--no-deps", "--target", str(tmp_path / "site"), str(copy_sources(tmp_path))]
-    subprocess.run(install, env={**os.environ, "SPECGRAD_BUILD_EXT": "1"}, check=True)
-    built = {path.name.split(".")[0] for path in tmp_path.glob("site/specgrad_kernels/*.so")}
-    assert built == {"_kernels", "_design"}
-
-
-def copy_sources(folder):
-    """The files of a source distribution, without what a build left behind."""
-    import shutil
-
-    target = folder / "source"
-    target.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, target / name)
-    for name in ("csrc", "specgrad_kernels", "python"):
-        ignore = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
-        shutil.copytree(ROOT / name, target / name, ignore=ignore)
-    return target
+def test_an_installed_package_has_every_file_and_type_information(installed, tmp_path):
+    _, fresh = installed
+    (site,) = fresh.folder.glob("lib/python*/site-packages")
+    built = {path.name.split(".")[0] for path in site.glob("specgrad_kernels/*.so")}
+    assert built == {"_kernels", "_cpu"}
+    for base in (ROOT / "specgrad_kernels", ROOT / "python/specgrad_fl"):
+        for path in base.rglob("*.py"):
+            assert (site / path.relative_to(base.parent)).is_file(), path
+    script = tmp_path / "users.py"
+    script.write_text(
+        "import torch\n"
+        "from specgrad_kernels import FilterPlan, FilterSpec\n"
+        "plan: FilterPlan = FilterPlan.for_model(torch.nn.Linear(3, 3), FilterSpec(ratio=0.1))\n"
+        "plan.filter_grads_(3)\n"
+        "wrong: int = plan.describe()\n"
+    )
+    mypy = [sys.executable, "-m", "mypy", "--python-executable", fresh.folder / "bin" / "python"]
+    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
+    mypy += ["--config-file", tmp_path / "mypy.ini", "--cache-dir", tmp_path / "cache"]
+    said = fresh.run([*mypy, script], tmp_path).stdout
+    assert 'users.py:4: error: Argument 1 to "filter_grads_"' in said, said
+    assert 'users.py:5: error: Incompatible types in assignment (expression has type "str"' in said
+    assert "Found 2 errors in 1 file" in said, said

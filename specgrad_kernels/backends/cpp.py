@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Hashable, Sequence
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specgrad_kernels import checks, design
+from specgrad_kernels.backends import built
 from specgrad_kernels.kinds import BOUNDARIES, Bins, Numbers
 from specgrad_kernels.layout import collapse, signal_shape
 from specgrad_kernels.overlap import extent
@@ -20,10 +20,6 @@ from specgrad_kernels.spec import FilterSpec
 
 NAME = "cpp"
 
-_REMEDY = (
-    "install a C++17 compiler and run "
-    "'pip install --no-build-isolation --force-reinstall --no-deps .' in the source tree"
-)
 _STRATEGIES = ("dense", "band", "full", "padded", "box", "weights")
 _UNKNOWN_LAYOUT, _INTERLEAVED, _NONFINITE = 1, 2, 3
 """Why the kernel wrote nothing; 0 is done."""
@@ -31,13 +27,12 @@ _UNKNOWN_LAYOUT, _INTERLEAVED, _NONFINITE = 1, 2, 3
 
 def _load() -> str | None:
     """Load the library; why there is none."""
-    libraries = sorted(Path(__file__).parent.parent.glob("_kernels*.so"))
-    if not libraries:
-        return f"the native library was not built ({_REMEDY})"
     try:
-        torch.ops.load_library(libraries[0])
+        torch.ops.load_library(built.library())
+    except built.NotBuilt as error:
+        return str(error)
     except (OSError, RuntimeError) as error:
-        return f"the native library does not load: {error} ({_REMEDY})"
+        return f"the native library does not load: {error} ({built.REMEDY})"
     return None
 
 

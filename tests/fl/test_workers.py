@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
-from specgrad_fl import checkpoint, training
+from specgrad_fl import checkpoint, children, training, worker
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 
@@ -27,9 +29,30 @@ def test_workers_do_not_change_the_result(tmp_path, small, method, workers):
     assert many.records()[-1]["memory_mib"]["workers"] > 0
 
 
+class Forked:
+    """A worker that begins as a copy of this process: as separate, and it has torch already."""
+
+    def __init__(self, command, *, pass_fds, **_):
+        (socket,) = pass_fds
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.closerange(3, socket)
+                os.closerange(socket + 1, os.sysconf("SC_OPEN_MAX"))
+                answer = worker.Worker()
+                children.serve(socket, answer, answer.own_code)
+            finally:
+                os._exit(0)
+
+    def wait(self, timeout=None):
+        os.waitpid(self._pid, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_no_method_depends_on_the_workers(tmp_path, small, method):
+def test_no_method_depends_on_the_workers(tmp_path, small, method, monkeypatch):
+    processes = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=TimeoutError)
+    monkeypatch.setattr(children, "subprocess", processes)
     config = small(method=method, filter="fft", rounds=2, sampling="bernoulli")
     one = training.train(config, tmp_path / "one")
     many = training.train(config.replace(workers=2), tmp_path / "many")
@@ -40,7 +63,7 @@ def test_no_method_depends_on_the_workers(tmp_path, small, method):
 def test_a_worker_that_dies_is_reported(make_engine):
     made = make_engine(workers=2)
     made.round(0)
-    made.executor._children[1].kill()
+    made.executor._children._processes[1].kill()
     with pytest.raises(RunError, match="worker 1 ended with exit code -9"):
         made.round(1)
 
@@ -53,9 +76,9 @@ def test_a_worker_that_fails_shows_its_traceback(make_engine):
 
 def test_closing_does_not_wait_for_clients_in_training(make_engine):
     made = make_engine(workers=2, epochs=100_000)
-    made.executor._send(0, {"train": [0, 0.1, 0, 0]})
+    made.executor._children._send(0, {"train": [0, 0.1, 0, 0]})
     made.close()
-    assert made.executor._children[0].returncode == -signal.SIGTERM
+    assert made.executor._children._processes[0].returncode == -signal.SIGTERM
 
 
 def test_buffers_are_averaged(tmp_path, small, monkeypatch):

@@ -139,6 +139,52 @@ def test_graph_capture(method):
     _check(grads, spec, exact, norms)
 
 
+def test_graphs_that_are_recorded_again_keep_no_memory():
+    grads = _grads(RESNET20)
+    filter_grads_(grads)
+    held = []
+    for _ in range(4):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            filter_grads_(grads)
+        del graph
+        torch.cuda.synchronize()
+        held.append(torch.cuda.memory_allocated())
+    assert held[1:] == held[:-1]
+
+
+def test_nan_is_found_with_one_wait():
+    grads = _grads([2304, 36864])
+    grads[1][7] = float("nan")
+    before = [grad.clone() for grad in grads]
+    with pytest.raises(FloatingPointError, match=r"grads\[1\]"):
+        filter_grads_(grads, nonfinite="raise")
+    assert torch.equal(grads[0], before[0])
+
+
+def test_a_default_device_changes_nothing():
+    torch.set_default_device("cuda")
+    try:
+        _filter_and_check(_grads([432, 36864]))
+    finally:
+        torch.set_default_device(None)
+
+
+def test_reduce_overhead():
+    """The graphs that torch.compile records leave the filter out, and run it."""
+
+    @torch.compile(mode="reduce-overhead")
+    def scaled_and_filtered(x):
+        y = x * 2
+        filter_grads_([y])
+        return y + 1
+
+    for seed in range(4):
+        x = torch.randn(36864, generator=torch.Generator().manual_seed(seed)).cuda()
+        exact = _reference([2 * x], FilterSpec())[0] + 1
+        assert (scaled_and_filtered(x).double() - exact).norm() <= 1e-5 * exact.norm()
+
+
 def test_the_first_call_cannot_be_captured():
     grads = _grads([2304 * 3])
     with (

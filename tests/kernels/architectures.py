@@ -326,32 +326,141 @@ class LayerNorm2d(nn.Module):
 
 
 class ConvNeXtBlock(nn.Module):
-    def __init__(self, channels: int) -> None:
+    """The two layers after the depthwise one are linear on moved channels, or 1x1 convolutions."""
+
+    def __init__(self, channels: int, conv_mlp: bool) -> None:
         super().__init__()
         self.dwconv = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
-        self.norm = nn.LayerNorm(channels)
-        self.pwconv1 = nn.Linear(channels, 4 * channels)
-        self.pwconv2 = nn.Linear(4 * channels, channels)
+        self.conv_mlp = conv_mlp
+        self.norm = LayerNorm2d(channels) if conv_mlp else nn.LayerNorm(channels)
+        self.pwconv1 = self.layer(channels, 4 * channels)
+        self.pwconv2 = self.layer(4 * channels, channels)
         self.gamma = nn.Parameter(torch.full((channels,), 1e-6))
 
+    def layer(self, inputs: int, outputs: int) -> nn.Module:
+        return nn.Conv2d(inputs, outputs, 1) if self.conv_mlp else nn.Linear(inputs, outputs)
+
     def forward(self, x: Tensor) -> Tensor:
-        out = self.norm(self.dwconv(x).permute(0, 2, 3, 1))
-        out = self.gamma * self.pwconv2(functional.gelu(self.pwconv1(out)))
-        return x + out.permute(0, 3, 1, 2)
+        out = self.dwconv(x)
+        out = self.norm(out if self.conv_mlp else out.permute(0, 2, 3, 1))
+        out = self.pwconv2(
+            functional.dropout(functional.gelu(self.pwconv1(out)), 0.1, self.training)
+        )
+        out = out if self.conv_mlp else torch.permute(out, (0, 3, 1, 2))
+        return x + out * self.gamma.view(1, -1, 1, 1)
 
 
 class ConvNeXt(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, conv_mlp: bool = False) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), LayerNorm2d(8))
+        first = (ConvNeXtBlock(8, conv_mlp), ConvNeXtBlock(8, conv_mlp))
+        downsample = (LayerNorm2d(8), nn.Conv2d(8, 16, 2, stride=2))
         self.stages = nn.Sequential(
-            nn.Sequential(ConvNeXtBlock(8), ConvNeXtBlock(8)),
-            nn.Sequential(LayerNorm2d(8), nn.Conv2d(8, 16, 2, stride=2), ConvNeXtBlock(16)),
+            nn.Sequential(*first), nn.Sequential(*downsample, ConvNeXtBlock(16, conv_mlp))
         )
         self.head = nn.Linear(16, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.stages(self.stem(x)).mean([-2, -1]))
+
+
+class ConvClassifier(nn.Module):
+    """timm style: VGG's dense layers as convolutions, behind a decision on the input's size."""
+
+    def __init__(self, inputs: int, size: int, width: int) -> None:
+        super().__init__()
+        self.size = size
+        self.fc1 = nn.Conv2d(inputs, width, size)
+        self.drop = nn.Dropout(0.1)
+        self.fc2 = nn.Conv2d(width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] < self.size:
+            x = functional.adaptive_avg_pool2d(x, self.size)
+        return torch.relu(self.fc2(self.drop(torch.relu(self.fc1(x)))))
+
+
+class TimmVgg(nn.Module):
+    def __init__(self, classifier: nn.Module | None = None) -> None:
+        super().__init__()
+        self.features = Vgg().features
+        self.pre_logits = classifier or ConvClassifier(16, 7, 32)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pre_logits(self.features(x)))
+
+
+class AllConvolutional(nn.Module):
+    """No dense layer at all: a last kernel without padding, then 1x1 convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(conv3x3(3, 16), nn.ReLU(), conv3x3(16, 16, 2), nn.ReLU())
+        self.last = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 1), nn.ReLU())
+        self.classes = nn.Conv2d(16, 10, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classes(self.last(self.body(x))).mean((2, 3))
+
+
+class Res2NetBlock(nn.Module):
+    """A bottleneck whose middle splits the channels; a stage's first block pools the last part."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = conv1x1(inputs, 2 * width)
+        self.bn1 = nn.BatchNorm2d(2 * width)
+        self.conv2 = conv3x3(width, width, stride)
+        self.pool = nn.AvgPool2d(3, stride, padding=1)
+        self.conv3 = conv1x1(2 * width, 4 * width)
+        self.downsample = nn.Sequential(conv1x1(inputs, 4 * width, stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = torch.relu(self.bn1(self.conv1(x))).split(self.conv2.in_channels, 1)
+        out = self.conv3(torch.cat([torch.relu(self.conv2(one)), self.pool(other)], 1))
+        return torch.relu(out + self.downsample(x))
+
+
+class Res2Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = conv3x3(3, 8)
+        self.layers = nn.Sequential(Res2NetBlock(8, 4, 1), Res2NetBlock(16, 8, 2))
+        self.fc = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.layers(self.stem(x)).mean((2, 3)))
+
+
+class AggregatedStage(nn.Module):
+    """Deep layer aggregation: a 1x1 root joins two blocks; pooling makes the next shortcut."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.downsample = nn.MaxPool2d(2)
+        self.project = conv1x1(inputs, outputs)
+        self.conv1 = conv3x3(inputs, outputs, 2)
+        self.conv2 = conv3x3(outputs, outputs)
+        self.root = nn.Sequential(conv1x1(2 * outputs, outputs), nn.BatchNorm2d(outputs), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = self.project(self.downsample(x))
+        one = torch.relu(self.conv2(torch.relu(self.conv1(x))) + shortcut)
+        return self.root(torch.cat([one, shortcut], 1))
+
+
+class DeepLayerAggregation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = conv3x3(3, 8)
+        self.levels = nn.Sequential(AggregatedStage(8, 16), AggregatedStage(16, 32))
+        self.fc = nn.Conv2d(32, 10, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = functional.adaptive_avg_pool2d(self.levels(self.base(x)), 1)
+        return self.fc(out).flatten(1)
 
 
 class EncoderBlock(nn.Module):

@@ -20,6 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils import parametrizations
 
 from specgrad_kernels import FilterPlan, select_layers, tracing
+from specgrad_kernels.flow import DENSE
 from specgrad_kernels.layers import NOT_PATCHES, OTHER, PRESETS
 
 
@@ -43,6 +44,11 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
     "mobilenet_with_gates": lambda: nets.MobileNetV2(gate=True),
     "squeezenet": nets.SqueezeNet,
     "convnext": nets.ConvNeXt,
+    "convnext_conv_mlp": lambda: nets.ConvNeXt(conv_mlp=True),
+    "timm_vgg": nets.TimmVgg,
+    "all_convolutional": nets.AllConvolutional,
+    "res2net": nets.Res2Net,
+    "dla": nets.DeepLayerAggregation,
     "torchvision_vit": nets.TorchvisionViT,
     "timm_vit": nets.TimmViT,
     "linear_patch_vit": nets.LinearPatchViT,
@@ -58,6 +64,13 @@ SMALL: dict[str, Callable[[], nn.Module]] = {
     "shape_dependent": nets.ShapeDependentNet,
     "attentive": nets.AttentiveConvNet,
 }
+
+
+CONVNEXT = ["stem.0"] + [
+    f"stages.{block}.{layer}"
+    for block in ("0.0", "0.1", "1.2")
+    for layer in ("dwconv", "pwconv1", "pwconv2")
+]
 
 
 def names(model: nn.Module, select: str = "auto") -> list[str]:
@@ -193,7 +206,15 @@ def test_densenet_by_name(norm: Callable[[int], nn.Module]) -> None:
                 for part in ("squeeze", "expand1x1", "expand3x3")
             ],
         ),
-        ("convnext", ["stem.0", "stages.0.0.dwconv", "stages.0.1.dwconv", "stages.1.2.dwconv"]),
+        ("convnext", CONVNEXT),
+        ("convnext_conv_mlp", CONVNEXT),
+        ("timm_vgg", ["features.0", "features.3", "features.7", "features.10"]),
+        ("all_convolutional", ["body.0", "body.2", "last.0", "last.2"]),
+        ("res2net", ["stem", *(f"layers.{i}.conv{c}" for i in (0, 1) for c in (1, 2, 3))]),
+        (
+            "dla",
+            ["base", *(f"levels.{i}.{c}" for i in (0, 1) for c in ("conv1", "conv2", "root.0"))],
+        ),
         ("torchvision_vit", ["conv_proj"]),
         ("timm_vit", ["patch_embed.proj"]),
         ("linear_patch_vit", ["to_patch_embedding.2"]),
@@ -235,6 +256,17 @@ def test_other_architectures_by_name(name: str, expected: list[str]) -> None:
         ("squeezenet", "classifier.1.weight", "classifier head"),
         ("convnext", "stages.1.1.weight", "transition between stages"),
         ("convnext", "stem.1.weight", "norm or scale"),
+        (
+            "convnext",
+            "stages.0.0.pwconv1.weight",
+            "linear layer of a channels-last map: a 1x1 convolution",
+        ),
+        ("convnext", "stages.0.0.pwconv1.bias", "bias"),
+        ("convnext", "head.weight", "classifier head"),
+        ("timm_vgg", "pre_logits.fc1.weight", DENSE),
+        ("timm_vgg", "pre_logits.fc2.weight", DENSE),
+        ("all_convolutional", "classes.weight", "classifier head"),
+        ("dla", "levels.1.project.weight", "shortcut projection"),
         ("torchvision_vit", "conv_proj.weight", "patch embedding"),
         ("torchvision_vit", "encoder.0.self_attention.in_proj_weight", "attention weight"),
         ("torchvision_vit", "class_token", OTHER),
@@ -469,6 +501,64 @@ def test_a_transition_after_a_stage_that_cannot_be_followed() -> None:
     model = nn.Sequential(nets.conv3x3(3, 8), stage, step, nets.conv3x3(8, 8), *head)
     model(torch.randn(2, 3, 8, 8))
     assert names(model) == ["0", "1.parts.0", "3"]
+
+
+@pytest.mark.parametrize(
+    "classifier",
+    [
+        nn.Sequential(nn.Conv2d(16, 32, 7), nn.ReLU(), nn.Conv2d(32, 32, 1), nn.ReLU()),
+        nets.ConvClassifier(16, 7, 32),
+    ],
+)
+def test_dense_layers_may_be_written_as_convolutions(classifier: nn.Module) -> None:
+    assert names(nets.TimmVgg(classifier)) == names(nets.Vgg())
+
+
+def plain_kernel(size: int, padding: int = 0, stride: int = 1) -> nn.Module:
+    first = nn.Conv2d(16, 32, size, stride, padding)
+    return nn.Sequential(first, nn.ReLU(), nn.Conv2d(32, 32, 1), nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    "last", [plain_kernel(3), plain_kernel(7, padding=3), plain_kernel(7, stride=2)]
+)
+def test_a_last_kernel_that_covers_no_map_is_a_convolution(last: nn.Module) -> None:
+    taken = names(nets.TimmVgg(last))
+    assert taken == [*names(nets.Vgg()), "pre_logits.0", "pre_logits.2"]
+
+
+class Reshaped(nn.Module):
+    """A linear layer whose input was moved and then treated by ``reshape``."""
+
+    def __init__(self, reshape: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.conv = nets.conv3x3(3, 8)
+        self.mix = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 10)
+        self.reshape = reshape
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.mix(self.reshape(self.conv(x).permute(0, 2, 3, 1)))
+        return self.last(torch.relu(x).mean(1))
+
+
+def test_only_a_map_that_stays_one_makes_a_linear_layer_a_convolution() -> None:
+    model = Reshaped(lambda x: torch.relu(x) * 2.0)
+    assert names(model) == ["conv", "mix", "last"][:2]
+    assert names(Reshaped(lambda x: x.flatten(1, 2))) == ["conv"]
+    assert names(Reshaped(lambda x: x.mean((1, 2), keepdim=True))) == ["conv"]
+    assert names(Reshaped(lambda x: x.permute(0, 1, 3, 2))) == ["conv"]
+
+
+def test_linear_layers_of_a_transformer_stay_linear_layers() -> None:
+    """Channels-last tokens: the same layers beside attention are no convolutions."""
+    mixer = nets.ConvNeXtBlock(64, conv_mlp=False)
+    model = nets.ConvStemTransformer(scaled_dot_product_attention)
+    model.second = nn.Sequential(model.second, mixer)
+    model(torch.randn(2, 3, 32, 32))
+    assert names(model) == ["first"]
+    assert "second.1.pwconv1" not in names(model, "all_conv")
+    assert select_layers(model).reasons["second.1.pwconv1.weight"] == "linear layer"
 
 
 def test_an_identity_shortcut_excludes_nothing() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from specgrad_fl import checkpoint
+from specgrad_fl import atomic, checkpoint
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods.base import Vectors
 
@@ -47,10 +47,7 @@ class Keeping:
         """Store the state after a round, and remove those of rounds not in ``keep``."""
         if not state:
             return
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot write to {self.folder}: {error.strerror}") from error
+        atomic.make_folder(self.folder, atomic.PRIVATE)
         checkpoint.save(self._path(client, round_number), state, {})
         kept = {self._path(client, number) for number in (*keep, round_number)}
         for path in self.folder.glob(f"{client:06d}-*.safetensors"):

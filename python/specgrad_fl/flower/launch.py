@@ -173,17 +173,23 @@ def started(run: RunDirectory, dataset: Dataset) -> Iterator[tuple[Control, list
     keys = None
     if not config.insecure:
         shutil.rmtree(files.keys, ignore_errors=True)
-        keys = make_keys(files.keys, [processes.LOOPBACK], names)
+        keys = make_keys(files.keys, [processes.LOOPBACK], names, sign_more=False)
     with ExitStack() as stack:
+        stack.callback(shutil.rmtree, files.keys, ignore_errors=True)
         link = SuperLink(
             processes.LOOPBACK, processes.free_port(), keys, files.home, files.log("superlink")
         )
         stack.callback(link.process.stop)
+        if keys is not None:
+            keys.key.unlink()  # the SuperLink has read it, and what it starts need not
         running = [link.process]
         for name, folder in zip(names, folders, strict=True):
             command = [sys.executable, "-m", "specgrad_fl.cli", "flower", "node"]
             command += ["--superlink", link.address, "--port", str(processes.free_port())]
             command += ["--data", str(folder / "data"), "--state", str(folder / "state")]
+            # whoever starts this federation operates its nodes, and named these
+            for own in (config.model, config.method):
+                command += ["--allow", own] if ":" in own else []
             if keys is None:
                 command += ["--insecure"]
             else:

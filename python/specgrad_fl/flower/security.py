@@ -59,8 +59,13 @@ class Keys:
         return self
 
 
-def make_keys(folder: Path, hosts: Iterable[str], nodes: Iterable[str]) -> Keys:
-    """A new authority with certificate and node keys; existing files are never replaced."""
+def make_keys(
+    folder: Path, hosts: Iterable[str], nodes: Iterable[str], sign_more: bool = True
+) -> Keys:
+    """A new authority with certificate and node keys; existing files are never replaced.
+
+    sign_more: keep the authority's own key, so that further certificates can be signed
+    """
     keys = Keys(folder)
     names = list(nodes)
     for path in (keys.authority, *(keys.node(name) for name in names)):
@@ -74,7 +79,8 @@ def make_keys(folder: Path, hosts: Iterable[str], nodes: Iterable[str]) -> Keys:
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "superlink")])
         leaf = _certificate(subject, issuer, server, authority, list(hosts))
         _write(keys.authority, _pem(root))
-        _write_secret(folder / "ca.key", _private(authority))
+        if sign_more:
+            _write_secret(folder / "ca.key", _private(authority))
         _write(keys.certificate, _pem(leaf))
         _write_secret(keys.key, _private(server))
         for name in names:

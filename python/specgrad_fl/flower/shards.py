@@ -39,7 +39,7 @@ def write(folder: Path, client: int, x: NDArray[Any], y: NDArray[Any]) -> None:
             "of at least one sample"
         )
     contents = {"train_x": np.ascontiguousarray(x), "train_y": np.ascontiguousarray(y, np.int64)}
-    atomic.make_folder(folder)
+    atomic.make_folder(folder, atomic.PRIVATE)
     with atomic.replacing(path_of(folder, client)) as temporary:
         temporary.write_bytes(serialised(contents))
 

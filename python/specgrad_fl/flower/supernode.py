@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +54,5 @@ def run(settings: NodeSettings) -> int:
     """Serve until the SuperNode ends; its exit code."""
     from specgrad_fl.flower import warm
 
-    with tempfile.TemporaryDirectory(prefix="specgrad-node-") as scratch:
-        env = {**environment(settings.state / "home"), quick.VARIABLE: str(settings.poll)}
-        address = f"{LOOPBACK}:{settings.port}"
-        return warm.serve(settings.command(), env, address, Path(scratch))
+    env = {**environment(settings.state / "home"), quick.VARIABLE: str(settings.poll)}
+    return warm.serve(settings.command(), env, f"{LOOPBACK}:{settings.port}")

@@ -8,12 +8,12 @@ keeps the model, the filter's plan and the libraries from one round to the next.
 from __future__ import annotations
 
 import importlib
+import os
 import secrets
 import signal
 import sys
 import time
 import traceback
-from pathlib import Path
 
 import httpx
 from flwr.app import Context, Message
@@ -40,16 +40,13 @@ LOOK_SECONDS = 0.1
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
-def serve(command: list[str], env: dict[str, str], address: str, scratch: Path) -> int:
+def serve(command: list[str], env: dict[str, str], address: str) -> int:
     """Start the SuperNode ``command``, answer its tasks, and end with it; its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     secret = secrets.token_bytes(32)
-    secret_file = scratch / "secret"
-    secret_file.touch(mode=0o600)
-    secret_file.write_bytes(secret)
     command = [*command, "--isolation", "process"]
-    command += ["--superexec-auth-secret-file", str(secret_file)]
+    command += ["--superexec-auth-secret-file", _in_memory(secret)]
     node = Process("the SuperNode", command, env)
     try:
         importlib.import_module("specgrad_fl.flower.trainer")  # before the first round waits for it
@@ -68,6 +65,13 @@ def serve(command: list[str], env: dict[str, str], address: str, scratch: Path) 
         return node.wait()
     finally:
         node.stop()
+
+
+def _in_memory(secret: bytes) -> str:
+    """A file that ends with this process, however it ends; others of the same user can read it."""
+    handle = os.memfd_create("secret")
+    os.write(handle, secret)
+    return f"/proc/{os.getpid()}/fd/{handle}"
 
 
 def _leave(number: int, frame: object) -> None:

@@ -225,23 +225,32 @@ def _put_four(
 
 
 @triton.jit
-def _coarse(lines, matrix, cell, log, columns, REAL: tl.constexpr, CELLS: tl.constexpr):
-    """The coarse grid at ``cell``, from the rows of its column transform."""
+def _add_rows(total, lines, matrix, row, columns, COUNT: tl.constexpr):
+    for _ in tl.static_range(COUNT):
+        total -= tl.load(lines) * tl.load(matrix)
+        lines += row
+        matrix += columns
+    return total, lines, matrix
+
+
+@triton.jit
+def _negative_coarse(lines, matrix, cell, log, columns, REAL: tl.constexpr, CELLS: tl.constexpr):
+    """The coarse grid at ``cell`` from the rows of its column transform, with its sign changed.
+
+    Nine rows, which most grids have, are loaded together and waited for once; others in threes.
+    """
     column = cell >> log
     lines += cell - (column << log)
     matrix += column
     row = 1 << log
     total = tl.zeros([CELLS], REAL)
     if columns == 9:
-        for _ in tl.static_range(9):
-            total += tl.load(lines) * tl.load(matrix)
-            lines += row
-            matrix += 9
+        total, lines, matrix = _add_rows(total, lines, matrix, row, 9, 9)
     else:
-        for _ in range(columns):
-            total += tl.load(lines) * tl.load(matrix)
-            lines += row
-            matrix += columns
+        for _ in range(columns // 3):
+            total, lines, matrix = _add_rows(total, lines, matrix, row, columns, 3)
+        for _ in range(columns % 3):
+            total, lines, matrix = _add_rows(total, lines, matrix, row, columns, 1)
     return total
 
 
@@ -286,13 +295,16 @@ def interpolate(
     near = tl.where(near >= cells, near - cells, near)
     # A short grid may be passed more than once; only what is near its cells is used.
     near = tl.where((near < 0) | (near >= cells), 0, near)
-    tl.store(scratch + place, _coarse(back, matrix, near, log, columns, REAL, CELLS))
+    coarse = _negative_coarse(back, matrix, near, log, columns, REAL, CELLS)
+    # A place that does not look like a run is stored from the lanes that have it: a wide store
+    # would exchange values between lanes first, for every row of the sum.
+    tl.store(scratch + tl.where(near >= 0, place, 0), coarse)
     # The cells were stored by some warps and are read by all.
     tl.debug_barrier()
 
     window = window_of(taps, tl.arange(0, HOP)[None, :], HOP, WIDTH)
     for step in tl.static_range(WIDTH + 3):
-        value = -tl.load(scratch + 4 * row + step, mask=4 * row + step < CELLS, other=0.0)[:, None]
+        value = tl.load(scratch + 4 * row + step, mask=4 * row + step < CELLS, other=0.0)[:, None]
         x0 = _add(x0, window, value, WIDTH - 1 - step, WIDTH)
         x1 = _add(x1, window, value, WIDTH - step, WIDTH)
         x2 = _add(x2, window, value, WIDTH + 1 - step, WIDTH)

@@ -29,7 +29,7 @@ _ROUNDING = 0.42
 what white noise, constants and waves of the band showed in the interpreter and the emulator."""
 _EDGE_STEPS = 400
 """Band edges are rounded up to such parts of a cycle a sample, so that lengths share windows."""
-GOOD_COLUMNS = 40
+GOOD_COLUMNS = 32
 """Columns up to which three launches beat five."""
 
 

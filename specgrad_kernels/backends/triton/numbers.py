@@ -114,10 +114,10 @@ def middle_turns(grid: Grid) -> Array:
     return np.concatenate([by_point.ravel(), by_place.ravel(), by_both.ravel()])
 
 
-def roots() -> Array:
-    """Turns between the steps of ``butterflies.forward``, at ``ROOT_OFFSETS``."""
-    parts = []
-    for length in ROOT_OFFSETS:
+def roots(longest: int) -> Array:
+    """Turns between the steps of ``butterflies.forward``, for lines up to the longest."""
+    parts = [np.empty(0)]
+    for length in (length for length in ROOT_OFFSETS if length <= longest):
         turns = np.outer(np.arange(8), np.arange(length // 8)) / length
         parts.append(cosine_and_sine(turns).ravel())
     return np.concatenate(parts)

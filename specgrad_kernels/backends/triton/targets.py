@@ -3,7 +3,8 @@
 The rule follows what compilation and counting show without a GPU (``docs/gpu_resources.csv``,
 ``docs/gpu_counts.csv``):
 
-- ``spread`` and ``interpolate`` give a thread 16 bytes of a cell: as many warps as that takes.
+- ``spread`` and ``interpolate`` give a thread 16 bytes of a cell, 8 of a half-precision one:
+  16 would spill.
 - ``solve`` and ``middle`` give a thread eight values: one lane is one thread.
 - The detrend multiplies matrices: ``tf32x3`` on NVIDIA (three tensor-core products restore
   float32 accuracy, where ``ieee`` spills), ``ieee`` on AMD and for float64; 16 or 32 terms at
@@ -20,7 +21,7 @@ MIDDLE_LANES = 256
 SHORT_WINDOW = 8
 """Width of a window that has one tap only: any that the kernels know would do."""
 TILE_SAMPLES = 512
-"""Vectors of samples that a program of ``spread`` loads at a time: 16 bytes a thread."""
+"""Samples that a program of ``spread`` loads at a time."""
 
 
 def rows_of(hop: int) -> int:
@@ -34,10 +35,11 @@ def lanes_of(wide: bool) -> int:
 
 
 def sizes_of(kernel: str, double: bool) -> dict[str, int]:
-    """Compile-time sizes of the detrend that do not depend on the layers."""
+    """Compile-time sizes that do not depend on the layers, of kernels that subtract averages."""
     half = 2 if double else 1
     sizes = {
         "save_borders": {"SPAN": 512},
+        "subtract_means": {"BLOCK": 1024 // half},
         "subtract_smooth": {"LINE": 32, "DEPTH": 32 // half},
     }
     return sizes[kernel]
@@ -48,7 +50,7 @@ def options_of(kernel: str, sizes: dict[str, Any], nvidia: bool, itemsize: int) 
     warps, stages = 4, 1
     lanes = 32 if nvidia else 64
     if kernel in ("spread", "interpolate"):
-        warps = itemsize
+        warps = max(4, itemsize)
     elif kernel in ("solve", "middle"):
         warps = max(1, sizes["LANES"] // lanes)
     elif kernel == "subtract_smooth":

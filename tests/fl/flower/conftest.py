@@ -32,6 +32,7 @@ class MemoryGrid(Grid):
         self.folders = folders
         self.tamper: Callable[[int, Message], Message | None] = lambda node, reply: reply
         self.log: list[tuple[int, str]] = []
+        self.allow = ""
         self._replies: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
@@ -66,6 +67,7 @@ class MemoryGrid(Grid):
     def _answer(self, node: int, message: Message) -> Message:
         folder = self.folders[node]
         settings = {"data": str(folder / "data"), "state": str(folder / "state")}
+        settings["allow"] = self.allow
         context = Context(1, node, settings, RecordDict(), {})
         try:
             reply = client_app.app(message, context)

@@ -120,6 +120,14 @@ def test_a_taken_port(refused, taken):
     assert cli.main([*node, f"--port={taken}"]) == 2
 
 
+def test_shards_are_for_their_node_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["flower", "shards", "--clients=2", "--nodes=1"]) == 0
+    folder = tmp_path / "shards" / "node-0"
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, *sorted(folder.iterdir()))]
+    assert modes == [0o700, 0o600, 0o600]
+
+
 def test_keys_are_private_and_never_replaced(tmp_path):
     keys = make_keys(tmp_path / "keys", ["server", "10.0.0.1"], ["node-0"])
     for secret in (keys.key, keys.node("node-0"), keys.folder / "ca.key"):

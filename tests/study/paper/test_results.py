@@ -192,3 +192,36 @@ def test_a_damaged_earlier_report_is_refused_in_a_sentence(tmp_path, capsys, con
     err = capsys.readouterr().err
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+README = {
+    "high frequencies removed": ("strategies", "High-frequency suppression"),
+    "random frequencies removed": ("strategies", "Random suppression"),
+    "shortened, direction kept": ("strategies", "l2-norm rescaling"),
+    "local average subtracted (`lap`)": ("strategies", "Local average pooling detrend"),
+    "Gaussian average subtracted (`gaussian`)": ("strategies", "Gaussian detrend"),
+    "low frequencies removed (`fft`)": ("strategies", "Low-frequency suppression"),
+    "mean of each output filter subtracted (`centralize`)": ("mechanism", "centralize"),
+}
+
+
+def test_the_gains_in_the_readme_are_those_of_the_report():
+    text = (DOCS.parents[1] / "README.md").read_text("utf-8")
+    stored = STORED[DOCS / "paper" / "results.json"]["experiments"]
+    values = {
+        (name, each["row"]): each["values"]
+        for name, column in (("strategies", "CIFAR-10"), ("mechanism", "CIFAR-10, alpha 0.1"))
+        for each in stored[name]["values"]
+        if each["column"] == column
+    }
+    base = values["strategies", "None (FedAvg)"]
+    shown = 0
+    for label, place in README.items():
+        line = next(line for line in text.splitlines() if line.startswith(f"| {label} |"))
+        cells = [cell.strip() for cell in line.strip("|").split("|")][2:]
+        for seed, cell in enumerate(cells):
+            if cell:
+                gain = values[place][str(seed)] - base[str(seed)]
+                assert float(cell) == pytest.approx(gain, abs=0.0501), (label, seed)
+                shown += 1
+    assert shown >= 15

@@ -41,6 +41,11 @@ class Variant:
     dtype: torch.dtype = torch.float32
 
     @property
+    def name(self) -> str:
+        """Of the dtype."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def label(self) -> str:
         """Readable name of the sizes."""
         return " ".join(f"{name.lower()}={value}" for name, value in self.sizes)
@@ -111,7 +116,9 @@ def resources(variant: Variant, target: str) -> Resources:
     options = targets.options_of(
         variant.kernel, dict(variant.sizes), nvidia, variant.dtype.itemsize
     )
-    precision = targets.precision_of(nvidia, tables.is_double(variant.dtype))
+    precision = "fma"
+    if "PRECISION" in tables.KERNELS[variant.kernel].arg_names:
+        precision = targets.precision_of(nvidia, tables.is_double(variant.dtype))
     return Resources(registers, spilled, compiled.metadata.shared, options["num_warps"], precision)
 
 

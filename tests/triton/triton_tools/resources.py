@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+import torch
+
 from specgrad_kernels.spec import BOUNDARIES, FilterSpec
 from triton_tools.lists import MODELS
 from triton_tools.offline import TARGETS, Resources, Variant, resources, variants
@@ -14,6 +16,7 @@ from triton_tools.offline import TARGETS, Resources, Variant, resources, variant
 COLUMNS = (
     "kernel",
     "sizes",
+    "dtype",
     "target",
     "arithmetic",
     "warps",
@@ -21,23 +24,28 @@ COLUMNS = (
     "spilled_bytes",
     "shared_bytes",
 )
+COARSE = ("solve", "middle")
+"""Kernels that see no gradient, and so no other dtypes than those that are computed with."""
 
 
 def model_variants() -> list[Variant]:
-    """Every kernel of every plan of the five models, in float32, and two they do not need."""
-    specs = [FilterSpec()] + [
-        FilterSpec(method=method, boundary=boundary)
-        for method in ("lap", "gaussian")
-        for boundary in BOUNDARIES
-    ]
+    """Every kernel of every plan of the five models; those of ``fft`` in every dtype."""
     found = {
         variant
-        for spec in specs
         for lengths in MODELS.values()
-        for variant in variants(lengths, spec)
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+        for variant in variants(lengths, FilterSpec(), dtype)
+        if dtype.itemsize > 2 or variant.kernel not in COARSE
     }
-    found |= set(variants([433], FilterSpec())) | set(variants([65536], FilterSpec()))
-    return sorted(found, key=lambda variant: (variant.kernel, variant.label))
+    found |= {
+        variant
+        for lengths in MODELS.values()
+        for method in ("lap", "gaussian")
+        for boundary in BOUNDARIES
+        for variant in variants(lengths, FilterSpec(method=method, boundary=boundary))
+    }
+    found |= set(variants([36864], FilterSpec("centralize")))
+    return sorted(found, key=lambda variant: (variant.kernel, variant.label, variant.name))
 
 
 def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
@@ -45,6 +53,7 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
     return (
         variant.kernel,
         variant.label,
+        variant.name,
         target,
         cost.precision,
         str(cost.warps),
@@ -54,13 +63,23 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
     )
 
 
-def rows() -> list[tuple[str, ...]]:
-    """One row per kernel and target."""
+def needed() -> list[tuple[Variant, str]]:
+    """What the table lists: every kernel on sm_80, those of ``fft`` in float32 on all targets."""
     return [
-        row_of(variant, target, resources(variant, target))
+        (variant, target)
         for variant in model_variants()
         for target in TARGETS
+        if target == "sm_80" or (variant.dtype is torch.float32 and _of_fft(variant))
     ]
+
+
+def _of_fft(variant: Variant) -> bool:
+    return variant.kernel in ("spread", "interpolate", *COARSE)
+
+
+def rows() -> list[tuple[str, ...]]:
+    """One row per kernel and target."""
+    return [row_of(variant, target, resources(variant, target)) for variant, target in needed()]
 
 
 def write(path: Path) -> None:

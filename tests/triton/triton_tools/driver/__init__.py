@@ -96,7 +96,7 @@ def memory_of_this_process() -> Memory:
     """The memory of every CPU tensor that is alive: what a kernel may touch at this moment."""
     pieces = {}
     for candidate in gc.get_objects():
-        if type(candidate) is Tensor and candidate.device.type == "cpu" and candidate.numel():
+        if issubclass(type(candidate), Tensor) and not candidate.is_meta and candidate.numel():
             storage = candidate.untyped_storage()
             raw = (ctypes.c_uint8 * storage.nbytes()).from_address(storage.data_ptr())
             pieces[storage.data_ptr()] = np.frombuffer(raw, dtype=np.uint8)

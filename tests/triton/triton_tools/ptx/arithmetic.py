@@ -57,6 +57,7 @@ BINARY: dict[tuple[str, ...], Callable] = {
     ("sub",): np.subtract,
     ("mul",): np.multiply,
     ("mul", "lo"): np.multiply,
+    ("mul", "hi"): lambda a, b: (wide_multiply(a, b) >> 32).astype(a.dtype),
     ("min",): np.minimum,
     ("max",): np.maximum,
     ("and",): np.bitwise_and,
@@ -84,7 +85,16 @@ COMPARE: dict[str, Callable] = {
 }
 _FLOATS = ("f32", "f64")
 _ONLY_FLOAT = {("mul",), ("div", "rn"), ("div", "full")}
-_ONLY_INTEGER = {("mul", "lo"), ("div",), ("rem",), ("shl",), ("shr",), ("min",), ("max",)}
+_ONLY_INTEGER = {
+    ("mul", "lo"),
+    ("mul", "hi"),
+    ("div",),
+    ("rem",),
+    ("shl",),
+    ("shr",),
+    ("min",),
+    ("max",),
+}
 
 
 def binary(opcode: tuple[str, ...]) -> tuple[Callable, str] | None:

@@ -479,7 +479,7 @@ _WARP_GROUP_ORDER = (
 
 
 def _fence(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
-    _require(opcode == ("fence", "proxy", "async", "shared::cta"), opcode)
+    _require(opcode == ("fence", "proxy", "async", "shared"), opcode)
 
 
 def _permute_bytes(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:

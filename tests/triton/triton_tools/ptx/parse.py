@@ -141,7 +141,8 @@ def _instruction(line: str) -> Instruction:
     return Instruction(
         guard,
         negated == "!",
-        tuple(opcode.split(".")),
+        # the block's own shared memory, by its long name
+        tuple(opcode.replace("shared::cta", "shared").split(".")),
         tuple(_operand(part) for part in _split(operands)),
         line,
     )

@@ -1,0 +1,82 @@
+"""What the kernels do stays what the table of counts says, and within its limits."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import triton
+from triton_tools import counts, model
+from triton_tools.lists import MODELS
+
+from specgrad_kernels.backends.triton import interpreting
+
+pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")
+
+TABLE = Path(__file__).parents[2] / "docs" / "gpu_counts.csv"
+TABLE_MADE_WITH = "3.9.0"
+with TABLE.open(newline="") as _file:
+    ROWS = [tuple(row.values()) for row in csv.DictReader(_file)]
+# figure: least, most; a model of one small layer has tables that weigh something
+LIMITS = {
+    "thread instructions an element": {"spread": (0, 20), "interpolate": (0, 45)},
+    "shared wavefronts over ideal": (1, 1.3),
+    "narrowest gradient access in bits": (128, 128),
+    "spilled bytes": (0, 0),
+    "launches": {"resnet18": (1, 5), "": (1, 3)},
+    "programs of the first launch": {"resnet20": (130, 200), "": (1, 1 << 20)},
+    "programs of the last launch": {"resnet20": (130, 200), "": (1, 1 << 20)},
+    "scratch over gradient bytes": (0, 0.4),
+    "bytes beyond the cache over gradient bytes": {"vit": (3, 3.4), "": (3, 3.2)},
+    "estimated time over _foreach_mul_": {"resnet18": (1, 2.5), "": (1, 4)},
+}
+
+
+@pytest.mark.parametrize("figure", LIMITS)
+def test_every_row_is_within_its_limits(figure):
+    rows = [row for row in ROWS if row[2] == figure]
+    assert rows
+    for subject, case, _, value in rows:
+        limits = LIMITS[figure]
+        least, most = limits if isinstance(limits, tuple) else limits.get(subject, limits.get(""))
+        assert least <= float(value) <= most, (subject, case)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_schedules_are_as_the_table_says(name):
+    listed = [row for row in ROWS if row[0] == name and row[1].startswith("fft")]
+    assert counts.model_rows(name) == listed
+
+
+def test_estimates_follow_from_the_counts():
+    listed = [row for row in ROWS if row[2].startswith("estimated")]
+    assert counts.estimate_rows(TABLE) == listed
+
+
+@pytest.mark.skipif(
+    triton.__version__ != TABLE_MADE_WITH,
+    reason=f"instructions differ between compilers; the table is of Triton {TABLE_MADE_WITH}",
+)
+@pytest.mark.parametrize("case", counts.CASES, ids=lambda case: f"{case.kernel}-{case.length}")
+def test_kernels_do_what_the_table_says(case):
+    listed = [row for row in ROWS if row[:2] == (case.kernel, case.name)]
+    assert counts.kernel_rows(case) == listed
+
+
+def test_a_conflict_of_banks_is_counted():
+    import numpy as np
+
+    lanes = np.arange(32)
+    assert counts.wavefronts(lanes, 4 * lanes, 4) == (1, 1)
+    assert counts.wavefronts(lanes, 8 * lanes, 4) == (2, 1)
+    assert counts.wavefronts(lanes, 128 * lanes, 4) == (32, 1)
+    assert counts.wavefronts(lanes, 16 * lanes, 16) == (4, 4)
+
+
+def test_a_faster_memory_gives_a_shorter_estimate():
+    counted = model.Counted(TABLE)
+    plan = counts.plan_of(*MODELS["densenet121"])
+    times = [
+        sum(part for _, part in model.seconds("densenet121", plan, gpu, counted))
+        for gpu in model.GPUS
+    ]
+    assert times == sorted(times, reverse=True)

@@ -1,0 +1,286 @@
+"""What compiled kernels do, counted: ``python triton_tools/counts.py TABLE.csv``.
+
+One program of every kind is executed by the interpreter of PTX, and every instruction that one
+of its warps issues is counted, with the shared memory's wavefronts and the bytes of each access
+to a gradient. Moves into registers are left out: nearly all of them the assembler removes.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from specgrad_kernels.backends.triton import fields, report, schedule
+from specgrad_kernels.backends.triton.tables import KERNELS
+from specgrad_kernels.spec import FilterSpec
+from triton_tools import model
+from triton_tools.compare import random_grads
+from triton_tools.lists import MODELS
+from triton_tools.offline import Variant, compile_variant, resources
+from triton_tools.ptx.machine import Machine, Memory, Program, tensor_bytes
+from triton_tools.ptx.parse import Instruction
+
+TARGET = "sm_80"
+COLUMNS = ("subject", "case", "figure", "value")
+FLOATS = ("f32", "f64")
+
+
+@dataclass
+class Counts:
+    """Of one program: what its warps issue, and what memory has to do for it."""
+
+    instructions: int = 0
+    arithmetic: int = 0
+    wavefronts: int = 0
+    ideal: int = 0
+    sectors: int = 0
+    widths: Counter[int] = field(default_factory=Counter)
+
+
+def wavefronts(threads: np.ndarray, places: np.ndarray, size: int) -> tuple[int, int]:
+    """Passes through the 32 banks for one access, and how many its words would need at best."""
+    needed = best = 0
+    warps, lanes = threads // 32, threads % 32
+    for warp in np.unique(warps):
+        # A wide access goes through in as many parts as it has words.
+        for part in range(max(1, size // 4)):
+            chosen = (warps == warp) & (lanes // (32 // max(1, size // 4)) == part)
+            if not chosen.any():
+                continue
+            words = (places[chosen][:, None] // 4 + np.arange(max(1, size // 4))).ravel()
+            words = np.unique(words)
+            needed += int(np.bincount(words % 32).max())
+            best += -(-len(words) // 32)
+    return needed, best
+
+
+def _sectors(threads: np.ndarray, places: np.ndarray, size: int) -> int:
+    """Pieces of 32 bytes that one access touches, summed over warps."""
+    total = 0
+    for warp in np.unique(threads // 32):
+        first = places[threads // 32 == warp]
+        total += len(np.unique((first[:, None] + np.arange(0, size, min(size, 4))) // 32))
+    return total
+
+
+class Accesses:
+    """Told of every access of a program, it counts what memory has to do for it."""
+
+    def __init__(self, counts: Counts, gradients: list[tuple[int, int]]) -> None:
+        self.counts = counts
+        self.gradients = gradients
+
+    def touch(
+        self, space: str, threads: np.ndarray, addresses: np.ndarray, data: np.ndarray | int
+    ) -> None:
+        """One access of some threads."""
+        size = data if isinstance(data, int) else data.itemsize * data.shape[1]
+        places = addresses.astype(np.int64)
+        if space == "shared":
+            needed, best = wavefronts(threads, places, size)
+            self.counts.wavefronts += needed
+            self.counts.ideal += best
+            return
+        self.counts.sectors += _sectors(threads, places, size)
+        if any(start <= places[0] < end for start, end in self.gradients):
+            self.counts.widths[8 * size] += 1
+
+    def barrier(self) -> None:
+        """Nothing to count."""
+
+
+class CountingMachine(Machine):
+    """One program whose instructions are counted, once for each warp that issues them."""
+
+    counts: Counts
+
+    def _step(self, instruction: Instruction) -> None:
+        name = instruction.opcode[0]
+        warps = len(np.unique(np.nonzero(self.mask)[0] // 32))
+        if name != "mov" and instruction.opcode[:2] != ("ld", "param"):
+            self.counts.instructions += warps
+        if name in ("fma", "add", "sub", "mul") and instruction.opcode[-1] in FLOATS:
+            self.counts.arithmetic += warps
+        super()._step(instruction)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One program of one kernel, for a gradient of ``length`` samples."""
+
+    kernel: str
+    length: int
+    inverse: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        row = dict(zip(fields.NAMES, self.row(), strict=True))
+        if self.kernel == "spread":
+            return "inside"
+        if self.kernel == "interpolate":
+            return f"{row['COLUMNS']} columns"
+        if row["LOG_ROWS"] == 0:
+            return f"circulant of {row['CELLS']}"
+        way = " back" if self.inverse else ""
+        points = f" x {1 << row['LOG_MIDDLE']}" if row["LOG_MIDDLE"] else ""
+        return f"{row['COLUMNS']}{points} x {1 << row['LOG_ROWS']}{way}"
+
+    def launch(self) -> schedule.Launch:
+        """The launch that the program is of."""
+        plan = plan_of(self.length)
+        wanted = [launch for launch in plan.launches if launch.kernel == self.kernel]
+        return wanted[1 if self.inverse else 0]
+
+    @property
+    def index(self) -> int:
+        """A program in the middle of its launch, with whole tiles on both sides."""
+        return len(self.launch().programs) // 2
+
+    def row(self) -> list[int]:
+        """The program's row."""
+        return self.launch().programs[self.index].tolist()
+
+    @property
+    def elements(self) -> int:
+        """Samples of one program of ``spread`` or ``interpolate``."""
+        sizes = self.launch().sizes
+        cells = 4 * sizes["ROWS"] - (sizes["WIDTH"] if self.kernel == "interpolate" else 0)
+        return cells * sizes["HOP"]
+
+
+CASES = (
+    Case("spread", 36864),
+    Case("interpolate", 36864),
+    Case("interpolate", 9216),
+    Case("solve", 432),
+    Case("solve", 2304),
+    Case("solve", 4608),
+    Case("solve", 9216),
+    Case("solve", 18432),
+    Case("solve", 36864),
+    Case("solve", 147456),
+    Case("middle", 2359296),
+    Case("middle", 2359296, inverse=True),
+)
+
+
+@cache
+def plan_of(*lengths: int) -> schedule.Schedule:
+    """The float32 schedule of contiguous layers."""
+    signals = [report.plain_signal(length, index) for index, length in enumerate(lengths)]
+    return schedule.build(signals, FilterSpec(), double=False)
+
+
+def variant_of(launch: schedule.Launch) -> Variant:
+    """What is compiled for a launch."""
+    return Variant(launch.kernel, tuple(sorted(launch.sizes.items())))
+
+
+def count(case: Case) -> Counts:
+    """Execute one program."""
+    launch, plan = case.launch(), plan_of(case.length)
+    compiled = compile_variant(variant_of(launch), TARGET)
+    grads = random_grads([case.length])
+    tensors: dict[str, Any] = {
+        "pointers": torch.tensor([grad.data_ptr() for grad in grads]),
+        "table": torch.from_numpy(plan.table).clone(),
+        "programs": torch.from_numpy(launch.programs).clone(),
+        "coefficients": torch.from_numpy(plan.coefficients).clone(),
+        "workspace": torch.ones(plan.workspace),
+    }
+    names = KERNELS[launch.kernel].arg_names
+    arguments = [tensors[name] for name in names if name in tensors]
+    program = Program(compiled.asm["ptx"], compiled.metadata.shared)
+    memory = Memory([tensor_bytes(tensor) for tensor in (*arguments, *grads)])
+    places = [tensor.data_ptr() for tensor in arguments]
+    counts = Counts()
+    watch = Accesses(counts, [(grad.data_ptr(), grad.data_ptr() + grad.nbytes) for grad in grads])
+    machine = CountingMachine(
+        program.kernel, memory, program.shared_memory(), places, case.index, watch=watch
+    )
+    machine.counts = counts
+    machine.run()
+    return counts
+
+
+def kernel_rows(case: Case) -> list[tuple[str, ...]]:
+    """The table's rows for one program."""
+    counts, cost = count(case), resources(variant_of(case.launch()), TARGET)
+    figures: dict[str, Any] = {
+        "warps": cost.warps,
+        "registers": cost.registers,
+        "spilled bytes": cost.spilled_bytes,
+        "instructions a warp": round(counts.instructions / cost.warps),
+        "of these arithmetic": round(counts.arithmetic / cost.warps),
+        "sectors": counts.sectors,
+        "shared wavefronts": counts.wavefronts,
+        "shared wavefronts over ideal": f"{counts.wavefronts / max(counts.ideal, 1):.2f}",
+    }
+    if counts.ideal == 0:
+        figures["shared wavefronts over ideal"] = "1.00"
+    if case.kernel in ("spread", "interpolate"):
+        share = 32 * counts.instructions / case.elements
+        figures["thread instructions an element"] = f"{share:.1f}"
+        figures["narrowest gradient access in bits"] = min(counts.widths)
+    return [(case.kernel, case.name, figure, str(value)) for figure, value in figures.items()]
+
+
+def model_rows(name: str) -> list[tuple[str, ...]]:
+    """What a schedule says of itself."""
+    lengths = MODELS[name]
+    plan = plan_of(*lengths)
+    samples = sum(lengths)
+    # The gradients are read twice and written once; scratch memory and tables stay in the cache.
+    moved = 3 * samples + len(plan.coefficients)
+    figures = {
+        "launches": len(plan.launches),
+        "programs of the first launch": len(plan.launches[0].programs),
+        "programs of the last launch": len(plan.launches[-1].programs),
+        "scratch over gradient bytes": f"{plan.workspace / samples:.3f}",
+        "bytes beyond the cache over gradient bytes": f"{moved / samples:.2f}",
+    }
+    return [(name, "fft, ratio 0.05", figure, str(value)) for figure, value in figures.items()]
+
+
+def write(path: Path) -> None:
+    """Count everything and replace the table."""
+    rows = [row for case in CASES for row in kernel_rows(case)]
+    rows += [row for name in MODELS for row in model_rows(name)]
+    _replace(path, rows)
+    # The estimates are made from the rows above.
+    _replace(path, rows + estimate_rows(path))
+
+
+def estimate_rows(path: Path) -> list[tuple[str, ...]]:
+    """Estimated times over those of ``_foreach_mul_``, from the table's counts."""
+    counted = model.Counted(path)
+    rows = []
+    for name, lengths in MODELS.items():
+        for gpu in model.GPUS:
+            parts = model.seconds(name, plan_of(*lengths), gpu, counted)
+            share = sum(part for _, part in parts) / model.foreach_seconds(name, gpu)
+            rows.append((name, gpu.name, "estimated time over _foreach_mul_", f"{share:.1f}"))
+    return rows
+
+
+def _replace(path: Path, rows: list[tuple[str, ...]]) -> None:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(rows)
+    os.replace(temporary, path)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
