@@ -35,7 +35,9 @@ class OnDevice(Tensor):
         strangers = [value for value in given if type(value) is Tensor and value.dim()]
         if strangers and name not in _BETWEEN_DEVICES:
             raise RuntimeError(f"{name}: expected all tensors on one device; {DEVICE} and cpu")
-        if name in ("cpu", "numpy") or (name == "to" and _asks_for(args, kwargs, "cpu")):
+        if name == "numpy":
+            raise TypeError(f"can't convert {DEVICE} device type tensor to numpy; use Tensor.cpu()")
+        if name == "cpu" or (name == "to" and _asks_for(args, kwargs, "cpu")):
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **(kwargs or {})).as_subclass(Tensor)
         return super().__torch_function__(function, types, args, kwargs or {})

@@ -27,7 +27,7 @@ def digest(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        found.update(tensor.reshape(-1).view(torch.uint8).cpu().numpy().data)
     return found.hexdigest()
 
 

@@ -76,6 +76,16 @@ def test_code_for_sm_90(spec):
     assert error < TOLERANCE[torch.float32]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_means(dtype):
+    grads = random_grads([(2, 16, 3, 3), (3, 5)], dtype)
+    spec = FilterSpec("centralize")
+    exact = reference(grads, spec)
+    assert execute(grads, spec) == ["subtract_means"]
+    for grad, truth in zip(grads, exact, strict=True):
+        assert (grad.double() - truth).norm() < TOLERANCE[dtype] * truth.norm()
+
+
 ENTRY = """
 .visible .entry k(
 	.param .u64 k_param_0

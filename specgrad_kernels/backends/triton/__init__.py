@@ -78,7 +78,7 @@ def serves(spec: FilterSpec, device: torch.device) -> str | None:
     """Fused methods on GPU tensors; on CPU tensors where kernels are interpreted."""
     if device.type != ("cpu" if interpreting() else "cuda"):
         return f"it filters GPU tensors; these are on {device}"
-    if spec.method not in FUSED_METHODS:
+    if spec.method not in (*FUSED_METHODS, "centralize"):
         return f"method {spec.method!r} is a control that only the torch backend computes"
     if device.type == "cuda":
         # of several GPUs one may be too old, which is no fault of the others

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from specgrad_kernels import design
 from specgrad_kernels.backends import torch_ref
 from specgrad_kernels.backends.triton import schedule
 from specgrad_kernels.backends.triton.grid import plan_grid
@@ -16,7 +17,7 @@ from specgrad_kernels.spec import FilterSpec
 
 def plain_signal(d: int, index: int) -> Signal:
     """A contiguous signal that is a tensor of its own."""
-    return Signal(index, 0, d, (1, 1, 1, d), (0, 0, 0, 1))
+    return Signal(index, 0, d, (1, 1, 1, d), (0, 0, 0, 1), d)
 
 
 def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[str, float, int]:
@@ -33,6 +34,8 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
     if strategy in ("identity", "stacked"):
         name, bound, workspace = torch_ref.explain(spec, d, index, dtype)
         return name, bound, 0 if strategy == "identity" else workspace
+    if strategy == "means":
+        return "means", design.rounding(double) + design.stored_rounding(dtype), 0
     built = schedule.build([plain_signal(d, index)], spec, double)
     element = torch.empty((), dtype=dtype).element_size()
     workspace = built.workspace * (8 if double else 4)

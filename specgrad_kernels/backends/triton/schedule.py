@@ -45,23 +45,17 @@ class Schedule:
 
 
 def strategy_of(spec: FilterSpec, d: int, index: int, double: bool) -> str:
-    """``identity``, ``detrend``, ``band`` or ``stacked`` (PyTorch, by length)."""
-    if d == 0 or _parameter(spec, d, index) is None:
+    """``identity``, ``means``, ``detrend``, ``band`` or ``stacked`` (PyTorch, by length)."""
+    if d == 0 or spec.kind.parameters(spec, (d,), index) is None:
         return "identity"
     if d > MAX_LENGTH:
         return "stacked"
+    if spec.method == "centralize":
+        return "means"
     if spec.method != "fft":
         return "detrend"
     grid = plan_grid(d, spec.cutoff(d, index), double)
     return "band" if grid is not None else "stacked"
-
-
-def _parameter(spec: FilterSpec, d: int, index: int) -> float | None:
-    if spec.method == "lap":
-        return spec.window_of(d, index)
-    if spec.method == "gaussian":
-        return spec.sigma_of(d, index)
-    return spec.cutoff(d, index) or None
 
 
 @dataclass
@@ -112,8 +106,8 @@ def _programs(rows: Iterable[dict[str, int]]) -> NDArray[np.int32]:
 def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
     """The schedule for signals whose strategy is not ``identity`` or ``stacked``."""
     longest_first = sorted(signals, key=lambda signal: -signal.d)
-    make = _build_fft if spec.method == "fft" else _build_detrend
-    return make(longest_first, spec, double)
+    builders = {"fft": _build_fft, "centralize": _build_means}
+    return builders.get(spec.method, _build_detrend)(longest_first, spec, double)
 
 
 @dataclass
@@ -275,6 +269,22 @@ def _interpolate(items: Sequence[_Planned], pool: _Pool, hop: int, width: int) -
         for tile, row in enumerate(item.programs(starts, MATRIX=back, **whole)):
             rows.append(row | {"GRID": item.scratch + tile * formed})
     return Launch("interpolate", _programs(rows), sizes)
+
+
+def _build_means(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
+    rows = [
+        {
+            "SLOT": signal.index,
+            "LAYOUT": position,
+            "PLAIN": int(not signal.strided),
+            "FIRST": first,
+            "COLUMNS": signal.group,
+        }
+        for position, signal in enumerate(signals)
+        for first in range(0, signal.d, signal.group)
+    ]
+    launch = Launch("subtract_means", _programs(rows), targets.sizes_of("subtract_means", double))
+    return Schedule(double, _layouts(signals), np.zeros(16), 0, 0, [launch])
 
 
 def _build_detrend(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:

@@ -22,6 +22,8 @@ class Signal:
     d: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
+    group: int = 0
+    """Samples of which each mean is taken, for filters that take means."""
 
     @property
     def strided(self) -> bool:
@@ -35,7 +37,7 @@ def can_walk(grad: Tensor, batch_dims: int) -> bool:
     return len(sizes) <= MAX_DIMENSIONS
 
 
-def signals_of(grad: Tensor, index: int, batch_dims: int) -> list[Signal]:
+def signals_of(grad: Tensor, index: int, batch_dims: int, group: int = 0) -> list[Signal]:
     """The signals of one tensor: itself, or the entries of its stack."""
     sizes, strides = collapse(grad.shape[batch_dims:], grad.stride()[batch_dims:])
     missing = MAX_DIMENSIONS - len(sizes)
@@ -48,6 +50,7 @@ def signals_of(grad: Tensor, index: int, batch_dims: int) -> list[Signal]:
             d,
             (1,) * missing + tuple(sizes),
             (0,) * missing + tuple(strides),
+            group,
         )
         for entry in entries
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +13,13 @@ from torch import Tensor
 from specgrad_kernels.backends.triton import (
     cells,
     detrend,
+    means,
     schedule,
     solve,
     targets,
 )
 from specgrad_kernels.backends.triton.signals import Signal, can_walk, signals_of
-from specgrad_kernels.layout import signal_length
+from specgrad_kernels.layout import signal_length, signal_shape
 from specgrad_kernels.spec import FilterSpec
 
 KERNELS: dict[str, Any] = {
@@ -29,6 +31,7 @@ KERNELS: dict[str, Any] = {
         cells.interpolate,
         detrend.save_borders,
         detrend.subtract_smooth,
+        means.subtract_means,
     )
 }
 ELEMENTS = {
@@ -105,10 +108,12 @@ class Tables:
         self.copied: list[int] = []
         by_dtype: dict[torch.dtype, list[Signal]] = {}
         for index, grad in enumerate(grads):
-            d = signal_length(grad.shape, spec.batch_dims)
-            strategy = schedule.strategy_of(spec, d, index, is_double(grad.dtype))
+            group = math.prod(signal_shape(grad.shape, spec))
+            strategy = schedule.strategy_of(spec, group, index, is_double(grad.dtype))
             if strategy == "identity" or grad.numel() == 0:
                 continue
+            if signal_length(grad.shape, spec.batch_dims) > schedule.MAX_LENGTH:
+                strategy = "stacked"
             if strategy == "stacked":
                 self.stacked.append(index)
                 continue
@@ -116,7 +121,9 @@ class Tables:
             if not can_walk(grad, spec.batch_dims):
                 self.copied.append(index)
                 walked = torch.empty(grad.shape, dtype=grad.dtype, device="meta")
-            by_dtype.setdefault(grad.dtype, []).extend(signals_of(walked, index, spec.batch_dims))
+            by_dtype.setdefault(grad.dtype, []).extend(
+                signals_of(walked, index, spec.batch_dims, group)
+            )
         self.groups = [
             Group(schedule.build(signals, spec, is_double(dtype)), dtype, self.device)
             for dtype, signals in by_dtype.items()

@@ -35,10 +35,11 @@ def lanes_of(wide: bool) -> int:
 
 
 def sizes_of(kernel: str, double: bool) -> dict[str, int]:
-    """Compile-time sizes of the detrend that do not depend on the layers."""
+    """Compile-time sizes that do not depend on the layers, of kernels that subtract averages."""
     half = 2 if double else 1
     sizes = {
         "save_borders": {"SPAN": 512},
+        "subtract_means": {"BLOCK": 1024 // half},
         "subtract_smooth": {"LINE": 32, "DEPTH": 32 // half},
     }
     return sizes[kernel]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from specgrad_kernels.backends.triton import schedule
 from specgrad_kernels.backends.triton.signals import signals_of
 from specgrad_kernels.backends.triton.tables import KERNELS, is_double
+from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
 from triton_tools.offline import Variant, compile_variant
 from triton_tools.ptx import Program
@@ -43,7 +45,9 @@ def execute(
     signals = [
         signal
         for index, grad in enumerate(grads)
-        for signal in signals_of(grad, index, spec.batch_dims)
+        for signal in signals_of(
+            grad, index, spec.batch_dims, math.prod(signal_shape(grad.shape, spec))
+        )
     ]
     plan = schedule.build(signals, spec, double)
     real = torch.float64 if double else torch.float32

@@ -44,6 +44,7 @@ def model_variants() -> list[Variant]:
         for boundary in BOUNDARIES
         for variant in variants(lengths, FilterSpec(method=method, boundary=boundary))
     }
+    found |= set(variants([36864], FilterSpec("centralize")))
     return sorted(found, key=lambda variant: (variant.kernel, variant.label, variant.name))
 
 
