@@ -7,7 +7,8 @@ BUILT_WITH := torch==2.13.0
 CXX ?= g++
 NATIVE := $(wildcard csrc/*)
 
-.PHONY: all demo test test-fast test-triton test-torch elsewhere lint sanitize wheels bench clean docs
+.PHONY: all demo test test-fast test-kills test-triton test-torch elsewhere lint sanitize wheels \
+	bench clean docs
 
 all: $(VENV)/installed
 
@@ -75,6 +76,10 @@ test-torch: $(VENV)/installed
 # One wheel for each Python on this machine, in dist/.
 wheels: $(VENV)/installed
 	.ci/wheels
+
+# kill -9 at thirty random moments for all methods, and two hundred changed bytes: an hour.
+test-kills: $(VENV)/installed
+	SPECGRAD_KILLS=30 SPECGRAD_FLIPS=200 $(PYTEST) tests/fl/test_kills.py tests/fl/test_safety.py
 
 # The GPU kernels with each version of Triton that a PyTorch from 2.10 on brings along: compiled,
 # launched through its own launcher into a stand-in driver, and executed. About 700 MB a version.

@@ -172,9 +172,10 @@ def average_rounding(double: bool, radius: int, box: bool) -> float:
     return rounding(double, 1 if box else 1 + 0.25 * math.sqrt(radius))
 
 
-def equation_rounding(double: bool, d: int) -> float:
-    """Of the reference equations in plain PyTorch."""
-    return rounding(double, 4 + 1.0 * math.log2(max(d, 2)))
+def equation_rounding(double: bool, d: int, terms: int = 0) -> float:
+    """Of the reference equations in plain PyTorch: transforms of ``d`` samples, or sums of so many
+    ``terms``, in the worst case one after the other."""
+    return rounding(double, 4 + (terms / 2 if terms else math.log2(max(d, 2))))
 
 
 def stored_rounding(dtype: torch.dtype, norm: float = 1.0) -> float:

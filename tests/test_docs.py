@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -36,3 +38,9 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert {page for page in pages if f": {page}\n" not in navigation} == set()
+
+
+@pytest.mark.skipif(not (DOCS.parent / ".git").exists(), reason="git lists the files")
+def test_the_map_lists_the_files_there_are() -> None:
+    done = subprocess.run([sys.executable, str(DOCS / "write_map.py"), "--check"], check=False)
+    assert done.returncode == 0, "run: python docs/write_map.py"

@@ -42,8 +42,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def make_folder(path: Path, mode: int = 0o777) -> None:
     """A folder to write to, with those above it; ``mode`` is that of the last one, if new."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=mode, exist_ok=True)
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(path, error) from error
 

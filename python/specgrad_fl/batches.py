@@ -39,16 +39,11 @@ class Format:
         return Format(**{**fields, **lists})
 
 
-def stored(
-    dataset: Dataset, augment: bool, channels_last: bool
-) -> tuple[Format, dict[str, Tensor]]:
-    """The data set in the form that :class:`Samples` reads."""
-    arrays = {name: getattr(dataset, name) for name in ARRAYS}
+def format_of(dataset: Dataset, augment: bool, channels_last: bool) -> Format:
+    """How the samples of a data set are prepared."""
     if dataset.is_text:
-        return Format((), (), (), 0, False, False), arrays
-    for name in ("train_x", "test_x"):
-        arrays[name] = arrays[name].permute(0, 2, 3, 1).contiguous()
-    kind = Format(
+        return Format((), (), (), 0, False, False)
+    return Format(
         shape=tuple(dataset.train_x.shape[1:]),
         mean=dataset.mean,
         std=dataset.std,
@@ -56,7 +51,25 @@ def stored(
         flip=dataset.flip and augment,
         channels_last=channels_last,
     )
-    return kind, arrays
+
+
+def stored(
+    dataset: Dataset, augment: bool, channels_last: bool
+) -> tuple[Format, dict[str, Tensor]]:
+    """The data set in the form that :class:`Samples` reads."""
+    arrays = {name: getattr(dataset, name) for name in ARRAYS}
+    if not dataset.is_text:
+        for name in ("train_x", "test_x"):
+            arrays[name] = arrays[name].permute(0, 2, 3, 1).contiguous()
+    return format_of(dataset, augment, channels_last), arrays
+
+
+def prepared(samples: Tensor, kind: Format) -> Tensor:
+    """Raw samples as a model takes them: ``[N, C, H, W]`` pixels normalised, or token ids."""
+    if not kind.shape:
+        return samples.long()
+    mean, std = (torch.tensor(values)[:, None, None] for values in (kind.mean, kind.std))
+    return (samples.float() / 255 - mean) / std
 
 
 class Samples:

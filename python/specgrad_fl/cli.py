@@ -8,7 +8,7 @@ import dataclasses
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,12 +16,22 @@ from specgrad_study.diagnosis import arguments as diagnosis
 from specgrad_study.paper import arguments as reproduction
 from specgrad_study.tuning import arguments as tuning
 
-from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_ratios, read_toml
+from specgrad_fl.config import (
+    ALIASES,
+    EXECUTION_KEYS,
+    FIELDS,
+    SUBJECTS,
+    Config,
+    nearest,
+    read_ratios,
+    read_toml,
+)
 from specgrad_fl.errors import EXTRAS, ConfigError, RunError, not_installed, suggest
 from specgrad_fl.flags import whole_numbers, words
 from specgrad_fl.flower.commands import add_actions
 
 if TYPE_CHECKING:
+    from specgrad_fl.engine import Watcher
     from specgrad_fl.runs import RunDirectory
 
 TOP = """Federated training with spectral gradient filtering.
@@ -80,12 +90,14 @@ def _parser() -> Parser:
         )  # fmt: skip
 
     train = command("train", "run one experiment", TRAIN, "specgrad-fl train [--SETTING VALUE ...]")
-    train.add_argument("--out", type=Path, help="run directory, by default runs/NAME")
+    train.add_argument("--out", type=Path, help="run directory, new or empty [runs/NAME]")
+    _add_json(train)
     _add_settings(train)
 
-    resume = command("resume", "continue an interrupted run, to the bit")
+    resume = command("resume", "continue an interrupted run, to the bit, or make it longer")
     resume.add_argument("run", type=Path, help="run directory")
-    _add_settings(resume, only=EXECUTION_KEYS)
+    _add_json(resume)
+    _add_settings(resume, only=EXECUTION_KEYS | {"rounds"})
 
     compare = command(
         "compare",
@@ -94,9 +106,21 @@ def _parser() -> Parser:
         "specgrad-fl compare [--methods A,B] [--filters A,B] [--seeds 0,1] [--SETTING VALUE ...]",
     )
     compare.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs")
-    compare.add_argument("--methods", type=words, metavar="A,B")
-    compare.add_argument("--filters", type=words, default=["none", "fft"], metavar="A,B")
-    compare.add_argument("--seeds", type=whole_numbers, default=[0], metavar="0,1")
+    compare.add_argument(
+        "--methods", type=words, metavar="A,B", help="methods, see `specgrad-fl list` [fedavg]"
+    )
+    compare.add_argument(
+        "--filters", type=words, default=["none", "fft"], metavar="A,B",
+        help="filters, `none` for training without [none,fft]",
+    )  # fmt: skip
+    compare.add_argument(
+        "--seeds", type=whole_numbers, default=[0], metavar="0,1",
+        help="seeds; the table shows mean and deviation over them [0]",
+    )  # fmt: skip
+    compare.add_argument(
+        "--vary", action="append", default=[], metavar="NAME=V,V",
+        help="values of any other setting, such as ratio=0.01,0.05; repeat it for several",
+    )  # fmt: skip
     _add_settings(compare, without=("method", "filter", "seed"))
 
     tune = command(
@@ -135,6 +159,12 @@ def _parser() -> Parser:
     return parser
 
 
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", action="store_true", help="rounds and results as JSON lines on standard output"
+    )
+
+
 def _add_settings(
     parser: argparse.ArgumentParser,
     only: frozenset[str] = frozenset(),
@@ -144,8 +174,10 @@ def _add_settings(
     parser.add_argument("--quiet", action="store_true", help="no progress")
     if not only:
         parser.add_argument("--config", type=Path, help="TOML file with settings")
-    group = parser.add_argument_group("settings")
+    group: Any = None
     for name, item in FIELDS.items():
+        if name in SUBJECTS:
+            group = parser.add_argument_group(SUBJECTS[name])
         if name in without or (only and name not in only):
             continue
         flag = "--" + name.replace("_", "-")
@@ -200,29 +232,62 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
+def _warn_of_idle(config: Config, settings: Iterable[str]) -> None:
+    """Name the settings that were given and change nothing."""
+    for name, needs in config.without_effect(settings).items():
+        print(f"specgrad-fl: {name} has no effect without {needs}", file=sys.stderr)
+
+
 def _train(arguments: argparse.Namespace) -> None:
-    from specgrad_fl import engine, progress, training
+    from specgrad_fl import training
     from specgrad_fl.runs import run_name
 
-    config = Config(**_settings(arguments))
-    out = arguments.out or Path("runs") / run_name(config)
-    watch = progress.watcher(arguments.quiet) or engine.silent
-    _report(training.train(config, out, watch))
+    settings = _settings(arguments)
+    config = Config(**settings)
+    _warn_of_idle(config, settings)
+    out = arguments.out = arguments.out or Path("runs") / run_name(config)
+    _report(arguments, training.train(config, out, _watcher(arguments), _announcer(arguments)))
 
 
 def _resume(arguments: argparse.Namespace) -> None:
-    from specgrad_fl import engine, progress, training
+    from specgrad_fl import training
 
-    watch = progress.watcher(arguments.quiet) or engine.silent
-    _report(training.resume(arguments.run, watch, _settings(arguments)))
+    run = training.resume(arguments.run, _watcher(arguments), _settings(arguments))
+    _report(arguments, run)
 
 
-def _report(run: RunDirectory) -> None:
-    print(json.dumps({"run": str(run.path), **run.summary()}))
+def _watcher(arguments: argparse.Namespace, label: str = "") -> Watcher:
+    from specgrad_fl import progress
+    from specgrad_fl.engine import silent
+
+    return progress.watcher(arguments.quiet, label, getattr(arguments, "json", False)) or silent
+
+
+def _announcer(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Says on standard error what is happening."""
+
+    def say(sentence: str) -> None:
+        if not (arguments.quiet or arguments.json):
+            print(sentence, file=sys.stderr, flush=True)
+
+    return say
+
+
+def _report(arguments: argparse.Namespace, run: RunDirectory) -> None:
+    """The results: a table for people, or one JSON object."""
+    from specgrad_fl.compare import aligned
+    from specgrad_fl.summary import shown
+
+    summary = run.summary()
+    if arguments.json:
+        print(json.dumps({"run": str(run.path), **summary}))
+        return
+    pictures = sorted(path.name for path in run.path.glob("*.png"))
+    print(aligned([shown(summary)]))
+    print(f"run: {run.path}  pictures: {', '.join(pictures)}")
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from specgrad_fl import engine, progress
     from specgrad_fl.compare import compare
 
     settings = _settings(arguments)
@@ -232,27 +297,59 @@ def _compare(arguments: argparse.Namespace) -> None:
     for name, flag in (("filter", "filters"), ("seed", "seeds")):
         if name in settings:
             raise ConfigError(f"compare takes --{flag}; remove {name} from the configuration file")
+    vary = dict(map(_varied, arguments.vary))
+    base = Config(**settings)
+    strongest = next((name for name in arguments.filters if name != "none"), "none")
+    _warn_of_idle(base.replace(filter=strongest), {**settings, **vary})
     table, picture = compare(
-        Config(**settings),
+        base,
         methods,
         arguments.filters,
         arguments.seeds,
         arguments.out,
-        lambda label: progress.watcher(arguments.quiet, label) or engine.silent,
+        lambda label: _watcher(arguments, label),
+        vary,
     )
     print(table)
     print(f"picture: {picture}")
 
 
+def _varied(text: str) -> tuple[str, list[Any]]:
+    """``ratio=0.01,0.05`` as the setting's name and its values.
+
+    >>> _varied("batch_size=10,20")
+    ('batch_size', [10, 20])
+    """
+    name, _, values = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if name not in FIELDS:
+        raise ConfigError(f"--vary names the setting {name!r}; {nearest(name)}")
+    if name in ("method", "filter", "seed") or isinstance(getattr(Config(), name), dict):
+        raise ConfigError(f"--vary cannot change {name}; it has a flag of its own")
+    found = [parse_option(f"{name}={word}")[1] for word in words(values)]
+    if not found:
+        raise ConfigError(f"--vary is {text!r}; write a setting and its values, as ratio=0.01,0.05")
+    for value in found:
+        Config(**{name: value})
+    return name, found
+
+
+def _check_jobs(jobs: int) -> None:
+    if jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}; the least is 1")
+
+
 def _tune(arguments: argparse.Namespace) -> None:
     from specgrad_study.tuning import command
 
+    _check_jobs(arguments.jobs)
     command.run(arguments, _settings(arguments))
 
 
 def _reproduce(arguments: argparse.Namespace) -> None:
     from specgrad_study.paper import command
 
+    _check_jobs(arguments.jobs)
     command.run(arguments)
 
 
@@ -297,6 +394,9 @@ def _list(arguments: argparse.Namespace) -> None:
     print("filters:    none, " + ", ".join(FILTERS) + ", or two of them as a+b or a-b")
     print("partitions: " + ", ".join(KINDS))
     print("data sets:  " + ", ".join(entry.name for entry in data.catalog()))
+    print("your own data, as --dataset:")
+    for name, what in data.OWN.items():
+        print(f"  {name:15} {what}")
 
 
 def _list_runs(folder: Path) -> None:
@@ -308,7 +408,8 @@ def _list_runs(folder: Path) -> None:
     for run in runs:
         rounds = run.config().rounds
         records = run.records()
-        scores = [r["test_accuracy"] for r in records if "test_accuracy" in r]
+        key = "validation_accuracy" if run.config().validation else "test_accuracy"
+        scores = [r[key] for r in records if key in r]
         best = f"best {max(scores):.1%}" if scores else "not evaluated yet"
         status = "finished" if run.finished else f"round {len(records)}/{rounds}"
         print(f"{run.path.name}  {status}  {best}")
@@ -322,23 +423,26 @@ def _data(arguments: argparse.Namespace) -> None:
 
     root = arguments.data_root or data.default_root()
     if arguments.action == "fetch":
-        print(fetch.fetch(arguments.name, root, fetch_progress()))
+        known = {entry.name: entry for entry in data.catalog()}.get(arguments.name)
+        there = known is not None and fetch.is_complete(known, root)
+        folder = fetch.fetch(arguments.name, root, fetch_progress())
+        print(f"{folder} was complete already" if there else folder)
         return
     for entry in data.catalog():
-        there = "here" if fetch.is_here(entry, root) else ""
-        print(f"{entry.name:16} {there:5} {entry.what}")
+        here = "here" if fetch.is_here(entry, root) else ""
+        print(f"{entry.name:16} {here:5} {entry.what}")
 
 
 def fetch_progress() -> Callable[[int, int], None] | None:
     """Shows bytes so far and in all on a terminal; silent elsewhere."""
+    from specgrad_fl.progress import rewrite
+
     if not sys.stderr.isatty():
         return None
 
     def show(done: int, total: int) -> None:
         share = f" of {total / 1e6:.1f} MB ({done / total:.0%})" if total else " MB"
-        end = "\n" if done == total else ""
-        sys.stderr.write(f"\r\x1b[2K{done / 1e6:.1f}{share}{end}")
-        sys.stderr.flush()
+        rewrite(sys.stderr, f"{done / 1e6:.1f}{share}", end="\n" if done == total else "")
 
     return show
 
@@ -363,14 +467,15 @@ COMMANDS = {
 }
 
 
-SAME_COMMAND = "the same command goes on from the last finished round"
-GOES_ON = {
-    "train": "`specgrad-fl resume RUN` continues",
-    "resume": SAME_COMMAND,
-    "compare": SAME_COMMAND,
-    "tune": SAME_COMMAND,
-    "reproduce": SAME_COMMAND,
-}
+def _how_to_go_on(arguments: argparse.Namespace) -> str:
+    """What an interrupted command left, and how to take it up."""
+    if arguments.command in ("resume", "compare", "tune", "reproduce"):
+        return "; the same command goes on from the last finished round"
+    if arguments.command != "train":
+        return ""
+    if arguments.out is not None and (arguments.out / "config.toml").is_file():
+        return f"; `specgrad-fl resume {arguments.out}` continues"
+    return " before the run began; nothing was written"
 
 
 def _check_installed(command: str) -> None:
@@ -386,6 +491,8 @@ def _check_unknown(unknown: list[str], parser: Parser) -> None:
         hint = f"see {parser.prog} --help"
         if flag.lstrip("-").replace("-", "_") in FIELDS:
             hint = f"{parser.prog} does not take this setting (see its --help)"
+        elif flag.lstrip("-").replace("-", "_") in ALIASES:
+            hint = f"did you mean '--{ALIASES[flag.lstrip('-').replace('-', '_')]}'?"
         elif flag.startswith("--"):
             hint = suggest(flag, parser.flags)
         raise ConfigError(f"unknown argument {word!r}; {hint}")
@@ -407,8 +514,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _refuse(not_installed(package))
     except KeyboardInterrupt:
-        message = "interrupted", GOES_ON.get(arguments.command, "")
-        print("\nspecgrad-fl: " + "; ".join(filter(None, message)), file=sys.stderr)
+        print(f"\nspecgrad-fl: interrupted{_how_to_go_on(arguments)}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         with contextlib.suppress(OSError):
@@ -417,8 +523,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _refuse(error: Exception) -> int:
+def _refuse(error: RunError) -> int:
     print(f"specgrad-fl: {error}", file=sys.stderr)
+    if error.trace:
+        print(error.trace, file=sys.stderr)
     return 2
 
 

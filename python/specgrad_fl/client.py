@@ -1,7 +1,7 @@
 """A client's local training: the step that all methods share.
 
 1. g: gradient of the data loss; 2. u: filtered; 3. clipped; 4. v: with the method's correction;
-5. w <- w - lr (v + weight_decay w).
+5. w <- w - lr (v + weight_decay w). A momentum stands before 2 or inside 5, Adam inside 5.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from specgrad_fl.memory import keep_freed_memory
 from specgrad_fl.methods import Local, Method
 from specgrad_fl.seeding import derive, generator
 
+# decay of the mean, decay of the squares, and what keeps the quotient finite
+ADAM = (0.9, 0.999, 1e-8)
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -115,6 +117,51 @@ class LossScale:
         return usable
 
 
+class Optimizer:
+    """What makes a step of a gradient: itself, its momentum, or Adam's quotient.
+
+    Begins anew with every client and round: nothing of it is kept or sent.
+    """
+
+    def __init__(self, config: Config, size: int, device: torch.device) -> None:
+        self._adam = config.optimizer == "adam"
+        self._momentum = ADAM[0] if self._adam else config.momentum
+        self._before = config.momentum_place == "before" and not self._adam
+        self._nesterov = config.nesterov
+        self._steps = 0
+        kept = 2 if self._adam else int(self._momentum > 0)
+        self._mean, self._square = (
+            torch.zeros(size if number < kept else 0, device=device) for number in range(2)
+        )
+
+    def before_filter_(self, g: Tensor) -> None:
+        """The data gradient's momentum in its place, where that was asked for."""
+        if self._before and self._momentum:
+            self._heavy_ball_(g)
+
+    def after_filter_(self, g: Tensor) -> None:
+        """The whole step's momentum in its place, or Adam's step."""
+        if self._adam:
+            self._adam_(g)
+        elif self._momentum and not self._before:
+            self._heavy_ball_(g)
+
+    def _heavy_ball_(self, g: Tensor) -> None:
+        self._mean.mul_(self._momentum).add_(g)
+        if self._nesterov:
+            g.add_(self._mean, alpha=self._momentum)
+        else:
+            g.copy_(self._mean)
+
+    def _adam_(self, g: Tensor) -> None:
+        first, second, tiny = ADAM
+        self._steps += 1
+        self._mean.lerp_(g, 1 - first)
+        self._square.mul_(second).addcmul_(g, g, value=1 - second)
+        scale = self._square.sqrt().div_((1 - second**self._steps) ** 0.5).add_(tiny)
+        g.copy_(self._mean).div_(scale).div_(1 - first**self._steps)
+
+
 class Batch:
     """The current batch, its number, and the seed of its dropout masks."""
 
@@ -187,15 +234,21 @@ class ClientRunner:
             filter_=lambda: self._filter(filtering),
         )
         losses = torch.zeros((), dtype=torch.float64, device=self.device)
+        epochs, most = config.fewest_and_most_epochs
+        if epochs < most:
+            drawn = generator(*purpose, "epochs")
+            epochs = int(torch.randint(epochs, most + 1, (), generator=drawn))
         batches = self.samples.train_batches(
-            self.partition[client], config.epochs, config.batch_size, generator(*purpose, "data")
+            self.partition[client], epochs, config.batch_size, generator(*purpose, "data")
         )
+        optimizer = Optimizer(config, flat.size, self.device)
         for x, y in batches:
             batch.take(x, y)
             losses += self.method.gradient(local)
             if scale.unscale_(flat.grads):
+                optimizer.before_filter_(flat.grads)
                 local.filter_()
-                self._step(local)
+                self._step(local, optimizer)
         self.method.finish(local)
         board.results[row].copy_(flat.weights)
         for name, vector in kept.items():
@@ -228,7 +281,7 @@ class ClientRunner:
                 self.plan.filter_grads_()
 
     @torch.no_grad()
-    def _step(self, local: Local) -> None:
+    def _step(self, local: Local, optimizer: Optimizer) -> None:
         """Clip, correct, decay, descend."""
         config, method, g, w = self.config, self.method, local.g, local.w
         correction = method.correction(local)
@@ -244,6 +297,7 @@ class ClientRunner:
             self._clip_(g)
             g.add_(w, alpha=pull)
         g.add_(w, alpha=config.weight_decay)
+        optimizer.after_filter_(g)
         w.add_(g, alpha=-local.lr)
         local.steps += 1
 

@@ -14,7 +14,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,12 @@ def about(
     high: float | None = None,
     above: float | None = None,
     execution: bool = False,
+    needs: str = "",
 ) -> dict[str, Any]:
     """What the command line must know of a setting.
 
     low, high: the least and the most; above: less than any value; execution: no effect on results
+    needs: ``name=value`` or ``name!=value`` of the setting without which this one has no effect
     """
     return {
         "help": help,
@@ -49,6 +51,7 @@ def about(
         "high": high,
         "above": above,
         "execution": execution,
+        "needs": needs,
     }
 
 
@@ -68,7 +71,11 @@ class Config:
     specgrad_fl.errors.ConfigError: rounds is 0; the least is 1
     """
 
-    dataset: str = setting("digits", "data set, see `specgrad-fl data list`")
+    dataset: str = setting(
+        "digits",
+        "data set, see `specgrad-fl data list`; your own as npz:FILE, parquet:FOLDER, "
+        "images:FOLDER or module:loader",
+    )
     data_root: str = setting(
         "",
         "folder of the data sets; by default $SPECGRAD_DATA, or ./data",
@@ -79,15 +86,22 @@ class Config:
     )
     partition: str = setting("dirichlet", "how samples are divided over clients")
     clients: int = setting(20, "clients in the federation", low=0)
-    alpha: float = setting(0.1, "Dirichlet concentration; smaller is more skewed", low=0)
+    alpha: float = setting(
+        0.1, "Dirichlet concentration; smaller is more skewed", low=0, needs="partition=dirichlet"
+    )
     partition_mode: str = setting(
         "once",
         "exhausted classes: `once` holds each sample at most once, `refill` as in the paper's "
         "line of work",
         choices=("once", "refill"),
+        needs="partition=dirichlet",
     )
-    shards_per_client: int = setting(2, "shards a client holds (partition shards)", low=1)
-    samples_per_client: int = setting(500, "samples a client holds (feature_shift)", low=1)
+    shards_per_client: int = setting(
+        2, "shards a client holds (partition shards)", low=1, needs="partition=shards"
+    )
+    samples_per_client: int = setting(
+        500, "samples a client holds (feature_shift)", low=1, needs="partition=feature_shift"
+    )
     validation: float = setting(
         0.0,
         "share of every client's samples that is held out of training: the best round is chosen "
@@ -112,22 +126,34 @@ class Config:
         "gradient filter, see `specgrad-fl list`; a+b is one after the other, a-b is a without "
         "what b removes",
     )
-    ratio: float = setting(0.05, "share of the spectrum that the filter removes", low=0, high=1)
+    ratio: float = setting(
+        0.05, "share of the spectrum that the filter removes", low=0, high=1, needs="filter!=none"
+    )
     filter_ratios: Options = field(
         default_factory=dict,
         metadata=about(
             "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; a layer that it "
-            "does not name takes `ratio`, and 0 leaves a layer alone"
+            "does not name takes `ratio`, and 0 leaves a layer alone",
+            needs="filter!=none",
         ),
     )
     filter_options: Options = field(
         default_factory=dict,
-        metadata=about("options of the filter, as key=value, such as window=25 or lap.window=25"),
+        metadata=about(
+            "options of the filter, as key=value, such as window=25 or lap.window=25",
+            needs="filter!=none",
+        ),
     )
-    filter_select: str = setting("auto", "filtered layers: auto, a preset or a regular expression")
-    filter_order: str = setting("", "flattening order of a filtered tensor, such as 0231")
+    filter_select: str = setting(
+        "auto", "filtered layers: auto, a preset or a regular expression", needs="filter!=none"
+    )
+    filter_order: str = setting(
+        "", "flattening order of a filtered tensor, such as 0231", needs="filter!=none"
+    )
     filter_backend: str = setting(
-        "auto", "kernel backend, or `loop`: torch.fft layer by layer, for comparison"
+        "auto",
+        "kernel backend, or `loop`: torch.fft layer by layer, for comparison",
+        needs="filter!=none",
     )
 
     rounds: int = setting(30, "communication rounds", low=1)
@@ -137,10 +163,40 @@ class Config:
         "draw of the active clients: exactly `active` without replacement, or a coin for each",
         choices=("uniform", "bernoulli"),
     )
+    dropout: float = setting(
+        0.0, "probability that an active client's work is lost in a round", low=0, high=0.99
+    )
     epochs: int = setting(1, "local epochs", low=1)
+    epochs_range: str = setting(
+        "", "least and most local epochs, such as 1-5: every client draws anew in each round"
+    )
     batch_size: int = setting(50, "local batch size", low=1)
     lr: float = setting(0.1, "local learning rate of the first round", above=0)
     lr_decay: float = setting(0.998, "factor on the learning rate after every round", above=0)
+    lr_schedule: str = setting(
+        "decay",
+        "learning rate by round: the factor lr_decay after every round, or after every lr_step "
+        "rounds, or half a cosine down to 0",
+        choices=("decay", "steps", "cosine"),
+    )
+    lr_step: int = setting(
+        30, "rounds between two steps of the learning rate", low=1, needs="lr_schedule=steps"
+    )
+    optimizer: str = setting("sgd", "local optimizer", choices=("sgd", "adam"))
+    momentum: float = setting(
+        0.0,
+        "momentum of a client's steps, from zero in every round",
+        low=0,
+        high=0.999,
+        needs="optimizer=sgd",
+    )
+    momentum_place: str = setting(
+        "after",
+        "momentum of the whole step, after the filter; or of the data gradient, before the filter",
+        choices=("after", "before"),
+        needs="momentum!=0.0",
+    )
+    nesterov: bool = setting(False, "Nesterov's form of the momentum", needs="momentum!=0.0")
     weight_decay: float = setting(1e-3, "weight decay, on every parameter", low=0)
     clip: float = setting(10.0, "bound on the gradient's global norm; 0 for none", low=0)
     clip_scope: str = setting(
@@ -191,31 +247,51 @@ class Config:
         execution=True,
     )
     nodes: int = setting(
-        3, "SuperNodes that `engine flower` starts on this machine", low=1, execution=True
+        3,
+        "SuperNodes that `engine flower` starts on this machine",
+        low=1,
+        execution=True,
+        needs="engine=flower",
     )
     superlink: str = setting(
-        "", "HOST:PORT of a SuperLink to join, instead of starting one here", execution=True
+        "",
+        "HOST:PORT of a SuperLink to join, instead of starting one here",
+        execution=True,
+        needs="engine=flower",
     )
     tls_ca: str = setting(
         "",
         "certificate file of the authority that signed that SuperLink's certificate; by default "
         "those the system trusts",
         execution=True,
+        needs="engine=flower",
     )
     insecure: bool = setting(
-        False, "no TLS and no node keys; on the loopback interface only", execution=True
+        False,
+        "no TLS and no node keys; on the loopback interface only",
+        execution=True,
+        needs="engine=flower",
     )
     min_clients: int = setting(
-        1, "a round on Flower with fewer answers is repeated", low=1, execution=True
+        1,
+        "a round on Flower with fewer answers is repeated",
+        low=1,
+        execution=True,
+        needs="engine=flower",
     )
     client_timeout: float = setting(
         600.0,
         "seconds a round on Flower waits before it leaves out the clients that did not answer",
         low=0.1,
         execution=True,
+        needs="engine=flower",
     )
     join_timeout: float = setting(
-        300.0, "seconds to wait for the nodes of all clients at the start", low=0.1, execution=True
+        300.0,
+        "seconds to wait for the nodes of all clients at the start",
+        low=0.1,
+        execution=True,
+        needs="engine=flower",
     )
 
     def __post_init__(self) -> None:
@@ -225,6 +301,7 @@ class Config:
             _check_range(item, value)
         object.__setattr__(self, "filter_ratios", _checked_ratios(self.filter_ratios))
         _check_filter(self.filter)
+        _epochs(self.epochs_range)
 
     def replace(self, **changes: Any) -> Config:
         """A changed copy, checked like a new one."""
@@ -240,6 +317,33 @@ class Config:
         defaults = Config().as_dict()
         return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
 
+    def learning_rate(self, round_number: int) -> float:
+        """Of a round, counted from 0."""
+        if self.lr_schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * round_number / self.rounds)) / 2
+        steps = round_number // self.lr_step if self.lr_schedule == "steps" else round_number
+        return self.lr * self.lr_decay**steps
+
+    @property
+    def fewest_and_most_epochs(self) -> tuple[int, int]:
+        """Local epochs: the range, or twice the same number."""
+        return _epochs(self.epochs_range) or (self.epochs, self.epochs)
+
+    @property
+    def own_code(self) -> dict[str, str]:
+        """The settings that may name a user's own code."""
+        return {name: getattr(self, name) for name in ("method", "model", "dataset")}
+
+    def without_effect(self, given: Iterable[str]) -> dict[str, str]:
+        """Which of the given settings change nothing here, and what they would need."""
+        idle = {}
+        for name in given:
+            needs = FIELDS[name].metadata["needs"]
+            other, unequal, value = needs.partition("!=" if "!=" in needs else "=")
+            if needs and (str(getattr(self, other)) == value) == (unequal == "!="):
+                idle[name] = needs
+        return idle
+
     @property
     def digest(self) -> str:
         """Fingerprint of the settings that decide the result.
@@ -250,6 +354,16 @@ class Config:
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
+# the first setting of each subject, in the order of the class
+SUBJECTS = {
+    "dataset": "data and clients",
+    "model": "model and method",
+    "filter": "filter",
+    "rounds": "training",
+    "eval_every": "evaluation",
+    "device": "this machine",
+    "engine": "Flower",
+}
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
 EXECUTION_KEYS = frozenset(name for name, f in FIELDS.items() if f.metadata["execution"])
 
@@ -266,6 +380,18 @@ def _coerced(item: dataclasses.Field[Any], value: Any) -> Any:
     if isinstance(value, dict):
         _check_plain(item.name, value)
     return value
+
+
+def _epochs(text: str) -> tuple[int, int] | None:
+    """The two numbers of ``1-5``."""
+    if not text:
+        return None
+    low, dash, high = text.partition("-")
+    if not (dash and low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
+        raise ConfigError(
+            f"epochs_range is {text!r}; write the least and the most epochs, such as 1-5"
+        )
+    return int(low), int(high)
 
 
 def _check_plain(name: str, options: Options) -> None:
@@ -323,11 +449,44 @@ def _checked_ratios(ratios: Options) -> Options:
     return {name: float(ratio) for name, ratio in ratios.items()}
 
 
+# what others call our settings
+ALIASES = {
+    "learning_rate": "lr",
+    "step_size": "lr",
+    "num_clients": "clients",
+    "num_rounds": "rounds",
+    "global_rounds": "rounds",
+    "local_epochs": "epochs",
+    "local_batch_size": "batch_size",
+    "participation": "active",
+    "wd": "weight_decay",
+    "algorithm": "method",
+    "val_share": "validation",
+}
+
+
+def nearest(name: str) -> str:
+    """The end of a refusal of a setting that does not exist.
+
+    >>> nearest("learning_rate")
+    "did you mean 'lr'?"
+    """
+    known = ALIASES.get(name)
+    return f"did you mean {known!r}?" if known else suggest(name, FIELDS)
+
+
 def check_names(settings: Mapping[str, Any], where: str = "") -> None:
     """Refuse settings that do not exist, naming the nearest that does."""
-    for name in settings:
-        if name not in FIELDS:
-            raise ConfigError(f"{where}unknown setting {name!r}; {suggest(name, FIELDS)}")
+    tables = [name for name, item in FIELDS.items() if str(item.type) == "Options"]
+    for name, value in settings.items():
+        if name in FIELDS:
+            continue
+        if isinstance(value, dict):
+            raise ConfigError(
+                f"{where}there is no table [{name}]; settings stand above all tables, and the "
+                f"tables are {', '.join(tables)}"
+            )
+        raise ConfigError(f"{where}unknown setting {name!r}; {nearest(name)}")
 
 
 def _parsed(path: Path) -> dict[str, Any]:

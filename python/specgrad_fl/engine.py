@@ -37,12 +37,22 @@ CHOSEN_ON = {
 
 
 def draw_clients(config: Config, clients: int, round_number: int) -> list[int]:
-    """The active clients of a round, in ascending order."""
+    """The active clients of a round whose work is not lost, in ascending order."""
     drawn = generator(config.seed, "sampling", round_number)
     if config.sampling == "uniform":
-        return sorted(torch.randperm(clients, generator=drawn)[: config.active].tolist())
+        active = sorted(torch.randperm(clients, generator=drawn)[: config.active].tolist())
+    else:
+        active = _heads(clients, config.active / clients, drawn)
+    if not config.dropout:
+        return active
+    lost = generator(config.seed, "dropout", round_number)
+    return [active[place] for place in _heads(len(active), 1 - config.dropout, lost)]
+
+
+def _heads(coins: int, probability: float, drawn: torch.Generator) -> list[int]:
+    """The coins that show heads; thrown again until one does."""
     while True:
-        heads = torch.rand(clients, generator=drawn) < config.active / clients
+        heads = torch.rand(coins, generator=drawn) < probability
         if heads.any():
             return heads.nonzero().flatten().tolist()
 
@@ -207,7 +217,7 @@ class Engine:
         """One communication round."""
         begun = time.perf_counter()
         config = self.config
-        lr = config.lr * config.lr_decay**number
+        lr = config.learning_rate(number)
         clients = draw_clients(config, config.clients, number)
         for name in self.method.sent_vectors:
             self.board.sent[name].copy_(self.server[name])

@@ -7,7 +7,14 @@ from collections.abc import Iterable
 
 
 class RunError(Exception):
-    """One sentence: what is wrong, the value at fault, and the remedy."""
+    """One sentence: what is wrong, the value at fault, and the remedy.
+
+    trace: where a user's own code failed, to be shown after the sentence
+    """
+
+    def __init__(self, sentence: str, trace: str = "") -> None:
+        super().__init__(sentence)
+        self.trace = trace
 
 
 class ConfigError(RunError):

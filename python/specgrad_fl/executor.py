@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,12 +17,10 @@ from torch import Tensor
 from specgrad_fl import assembly
 from specgrad_fl.assembly import Blueprint
 from specgrad_fl.board import DTYPES, Board, Layout, layout_of, mapped, private
+from specgrad_fl.children import Children, Message
 from specgrad_fl.client import Report
 from specgrad_fl.config import Config
-from specgrad_fl.errors import RunError
 from specgrad_fl.flat import FlatModel
-
-SECONDS_TO_LEAVE = 1.0
 
 
 @dataclass(frozen=True)
@@ -142,8 +136,8 @@ class InProcess:
 class Workers:
     """A pool of processes that share the arrays and the board through mapped files.
 
-    Messages are JSON over a socket pair; the next free worker takes the next client, largest
-    first. Which worker trains a client has no influence on its result.
+    The next free worker takes the next client, largest first. Which worker trains a client has no
+    influence on its result.
     """
 
     board: Board
@@ -157,8 +151,7 @@ class Workers:
         self._counts = {part: assembly.count_of(arrays, part) for part in ("test", "held_out")}
         self._config = blueprint.config
         self._memory = [0.0] * processes
-        self._children: list[subprocess.Popen[bytes]] = []
-        self._links: list[Connection] = []
+        self._children = Children("specgrad_fl.worker", processes, self._config.threads)
 
     def start(self) -> None:
         data_layout = layout_of(self._arrays)
@@ -168,17 +161,16 @@ class Workers:
             for name, tensor in self._arrays.items():
                 shared[name].copy_(tensor)
             self.board = Board(mapped(self._layout, folder))
-            message = {
-                "blueprint": self._blueprint.as_dict(),
-                "folder": str(folder),
-                "data": data_layout,
-                "board": self._layout,
-                "path": sys.path,
-            }
-            for _ in range(self.processes):
-                self._start_worker(message)
-            for number in range(self.processes):
-                self._receive(number)
+            self._children.start()
+            self._children.tell_all(
+                {
+                    "blueprint": self._blueprint.as_dict(),
+                    "folder": str(folder),
+                    "data": data_layout,
+                    "board": self._layout,
+                    "path": sys.path,
+                }
+            )
         except BaseException:
             self.close()
             raise
@@ -186,85 +178,27 @@ class Workers:
             # mapped memory outlives its name, and a killed run leaves nothing behind
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _start_worker(self, message: dict[str, Any]) -> None:
-        ours, theirs = socket.socketpair()
-        threads = str(self._config.threads)
-        child = subprocess.Popen(
-            [sys.executable, "-m", "specgrad_fl.worker", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for this process, which decides what it means
-            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
-        )
-        theirs.close()
-        self._children.append(child)
-        self._links.append(Connection(ours.detach()))
-        self._send(len(self._links) - 1, message)
-
-    def _send(self, number: int, message: dict[str, Any]) -> None:
-        try:
-            self._links[number].send_bytes(json.dumps(message).encode())
-        except OSError as error:
-            raise self._death(number) from error
-
-    def _receive(self, number: int) -> Any:
-        try:
-            reply = json.loads(self._links[number].recv_bytes())
-        except (EOFError, OSError) as error:
-            raise self._death(number) from error
-        if "error" in reply:
-            raise RunError(reply["error"])
-        if "crash" in reply:
-            raise RuntimeError(f"worker {number} failed:\n{reply['crash']}")
-        return reply.get("value")
-
-    def _death(self, number: int) -> RunError:
-        code = self._children[number].wait()
-        return RunError(
-            f"worker {number} ended with exit code {code}, perhaps for want of memory; resume, "
-            "if need be with fewer --workers"
-        )
-
-    def _spread(
-        self, messages: list[dict[str, Any]], done: Callable[[int, int, Any], None]
-    ) -> None:
-        """Give each message to the next free worker; ``done(message, worker, value)``."""
-        waiting = list(enumerate(messages))[::-1]
-        busy: dict[Any, tuple[int, int]] = {}
-        free = list(range(self.processes))[::-1]
-        while waiting or busy:
-            while waiting and free:
-                index, message = waiting.pop()
-                number = free.pop()
-                self._send(number, message)
-                busy[self._links[number]] = (index, number)
-            for link in wait(list(busy)):
-                index, number = busy.pop(link)
-                done(index, number, self._receive(number))
-                free.append(number)
-
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
         by_size = sorted(range(len(clients)), key=lambda row: -self._sizes[clients[row]])
-        messages = [{"train": [round_number, lr, clients[row], row]} for row in by_size]
+        orders = [{"train": [round_number, lr, clients[row], row]} for row in by_size]
         reports: dict[int, Report] = {}
 
-        def done(index: int, number: int, value: Any) -> None:
-            reports[by_size[index]] = Report(**value)
-            self._memory[number] = value["peak_mib"]
+        def heard(index: int, number: int, reply: Message) -> None:
+            report = reports[by_size[index]] = Report(**reply["value"])
+            self._memory[number] = report.peak_mib
 
-        self._spread(messages, done)
+        self._children.spread(orders, heard)
         return [reports[row] for row in range(len(clients))]
 
     def score(self, part: str = "test") -> Score:
-        for number in range(self.processes):
-            self._send(number, {"load": None})
-        for number in range(self.processes):
-            self._receive(number)
-        parts: dict[int, tuple[list[int], float]] = {}
+        self._children.tell_all({"load": None})
         count = self._counts[part]
-        messages = [{"score": [part, *span]} for span in spans(count, self._config.eval_batch)]
-        self._spread(messages, lambda index, _, value: parts.__setitem__(index, tuple(value)))
-        return summed((parts[index] for index in range(len(messages))), count)
+        parts: dict[int, Any] = {}
+        orders = [{"score": [part, *span]} for span in spans(count, self._config.eval_batch)]
+        self._children.spread(
+            orders, lambda index, _, reply: parts.__setitem__(index, reply["value"])
+        )
+        return summed((parts[index] for index in range(len(orders))), count)
 
     def remarks(self) -> dict[str, Any]:
         return {}
@@ -273,14 +207,7 @@ class Workers:
         return list(self._memory)
 
     def close(self) -> None:
-        for link in self._links:
-            link.close()
-        for child in self._children:
-            try:
-                child.wait(SECONDS_TO_LEAVE)
-            except subprocess.TimeoutExpired:  # busy with a client whose result nobody wants
-                child.terminate()
-                child.wait()
+        self._children.close()
 
 
 def _scratch(layout: Layout) -> Path:

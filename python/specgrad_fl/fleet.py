@@ -1,23 +1,20 @@
 """Many runs: those that are missing are played, here or in several processes side by side.
 
 A run is found by the name of its configuration, so that whoever asks for the same settings gets
-the same run. The processes take one job after the other as lines of JSON.
+the same run.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import queue
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from specgrad_fl import atomic, training
+from specgrad_fl import atomic, children, training
+from specgrad_fl.children import NEWS, ChildDied, Children, Message
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Watcher
 from specgrad_fl.errors import Diverged, RunError
@@ -99,115 +96,46 @@ def unique(jobs: Sequence[Job]) -> list[Job]:
     return list({job.path: job for job in jobs}.values())
 
 
-def _told(job: Job, heard: Listener) -> Watcher:
-    return lambda record, config: heard(job, record)
-
-
 def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
     """All jobs, in ``processes`` processes; outcomes in the order of the jobs."""
     if processes <= 1:
-        return [play_one(job, _told(job, heard)) for job in jobs]
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in range(len(jobs)):
-        waiting.put(number)
+        return [play_one(job, functools.partial(_forward, job, heard)) for job in jobs]
+    pool = Children("specgrad_fl.fleet", min(processes, len(jobs)), threads=1)
+    orders = [{"config": job.config.as_dict(), "path": str(job.path)} for job in jobs]
     outcomes: dict[int, Outcome] = {}
-    crews = [_Crew(jobs, waiting, outcomes, heard) for _ in range(min(processes, len(jobs)))]
+
+    def listen(index: int, _: int, reply: Message) -> None:
+        if NEWS in reply:
+            heard(jobs[index], reply[NEWS])
+        else:
+            outcomes[index] = Outcome(jobs[index], *reply["value"])
+
     try:
-        for crew in crews:
-            crew.start()
-        for crew in crews:
-            crew.join()
-    except BaseException:
-        for crew in crews:
-            crew.stop()
-        raise
-    for crew in crews:
-        if crew.failure is not None:
-            raise crew.failure
-    return [outcomes[number] for number in range(len(jobs))]
-
-
-class _Crew(threading.Thread):
-    """A child process, and the thread that hands it jobs."""
-
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        waiting: queue.SimpleQueue[int],
-        outcomes: dict[int, Outcome],
-        heard: Listener,
-    ) -> None:
-        super().__init__(daemon=True)
-        self._jobs, self._waiting = jobs, waiting
-        self._outcomes, self._heard = outcomes, heard
-        self.failure: RunError | None = None
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "specgrad_fl.fleet"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for this process, which stops the others
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-    def run(self) -> None:
-        assert self._child.stdin is not None
-        while True:
-            try:
-                number = self._waiting.get_nowait()
-            except queue.Empty:
-                self._child.stdin.close()
-                self._child.wait()
-                return
-            try:
-                self._outcomes[number] = self._order(self._jobs[number])
-            except RunError as error:
-                self.failure = error
-                return
-
-    def _order(self, job: Job) -> Outcome:
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        order = {"config": job.config.as_dict(), "path": str(job.path)}
-        try:
-            self._child.stdin.write(json.dumps(order) + "\n")
-            self._child.stdin.flush()
-        except OSError as error:
-            raise self._died(job) from error
-        for line in self._child.stdout:
-            message = json.loads(line)
-            if "status" in message:
-                return Outcome(job, message["status"], message["reason"])
-            self._heard(job, message)
-        raise self._died(job)
-
-    def _died(self, job: Job) -> RunError:
-        return RunError(
-            f"the process that played {job.path.name} ended with code {self._child.wait()}; its "
-            "last round is stored, so give the same command again, with fewer --jobs if memory "
+        pool.start()
+        pool.spread(orders, listen)
+    except ChildDied as death:
+        raise RunError(
+            f"the process that played {jobs[death.order].path.name} ended with code {death.code}; "
+            "its last round is stored, so give the same command again, with fewer --jobs if memory "
             "is short"
-        )
+        ) from death
+    finally:
+        pool.close()
+    return [outcomes[index] for index in range(len(jobs))]
 
-    def stop(self) -> None:
-        self._child.terminate()
-        self._child.wait()
+
+def _forward(job: Job, heard: Listener, record: Record, config: Config) -> None:
+    heard(job, record)
 
 
-def serve() -> None:
-    """The child's side: a job from each line of the input, records and the outcome as output."""
-    sys.path.insert(0, "")
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a user's own method or model prints is no answer
-
-    def say(message: dict[str, Any]) -> None:
-        print(json.dumps(message), file=answers, flush=True)
-
-    for line in sys.stdin:
-        order = json.loads(line)
-        job = Job(Config(**order["config"]), Path(order["path"]))
-        outcome = play_one(job, lambda record, _: say(record))
-        say({"status": outcome.status, "reason": outcome.reason})
+def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str]:
+    """The child's side: play one job, with its rounds as news."""
+    job = Job(Config(**order["config"]), Path(order["path"]))
+    outcome = play_one(job, lambda record, _: say(record))
+    return outcome.status, outcome.reason
 
 
 if __name__ == "__main__":
-    serve()
+    sys.path.insert(0, "")
+    os.dup2(2, 1)  # what a user's own method or model prints is no answer
+    children.serve(int(sys.argv[1]), _answer)

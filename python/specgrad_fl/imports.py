@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from specgrad_fl.errors import ConfigError
+from specgrad_fl.errors import ConfigError, RunError
 
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("names that may be imported", default=None)
 
@@ -43,3 +44,25 @@ def imported(kind: str, name: str) -> Any:
         raise ConfigError(f"{kind} {name!r}: cannot import {module!r}: {error}") from error
     except AttributeError as error:
         raise ConfigError(f"{kind} {name!r}: {module} has no {attribute!r}") from error
+    except Exception as error:  # whatever a module of one's own raises
+        raise ConfigError(
+            f"{kind} {name!r}: {module} cannot be imported: {type(error).__name__}: {error}",
+            traceback.format_exc(),
+        ) from error
+
+
+def failure(error: Exception, named: Mapping[str, str]) -> RunError | None:
+    """The refusal for an error inside a user's own code; ``None`` if it comes from elsewhere.
+
+    named: settings such as ``method`` and the ``module:attribute`` that each of them names
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    for kind, name in named.items():
+        module = sys.modules.get(name.partition(":")[0]) if ":" in name else None
+        for frame in frames:
+            if module is not None and frame.filename == getattr(module, "__file__", None):
+                return RunError(
+                    f"{kind} {name!r} failed in {frame.name}: {type(error).__name__}: {error}",
+                    "".join(traceback.format_exception(error)),
+                )
+    return None

@@ -153,15 +153,18 @@ class Partition:
     def heatmap(self, path: Path, labels: Tensor, num_classes: int) -> None:
         """Draw samples per client and class as a PNG."""
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         counts = self.counts(labels, num_classes).T.numpy()
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.add_subplot()
         image = axes.imshow(counts, aspect="auto", cmap="viridis", interpolation="nearest")
-        settings = [self.kind, self.mode, f"seed {self.seed}"]
+        settings = [self.kind, self.mode]
         if not math.isnan(self.alpha):
             settings.insert(1, f"alpha {self.alpha:g}")
         axes.set(xlabel="client", ylabel="class", title=", ".join(s for s in settings if s))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         figure.colorbar(image, label="training samples")
         with replacing(Path(path)) as temporary:
             figure.savefig(temporary, format="png", dpi=120)

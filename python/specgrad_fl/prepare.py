@@ -12,6 +12,7 @@ from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.filters import filter_plan
+from specgrad_fl.flat import FlatModel
 from specgrad_fl.partition import Partition, make_partition
 from specgrad_fl.seeding import derive
 
@@ -25,11 +26,23 @@ def prepare(config: Config) -> tuple[Config, Dataset, Partition]:
     assembly.device_of(config)
     assembly.check_amp(config)
     methods.resolve_options(config.method, config.options)
+    _check_optimizer(config)
     dataset = load_data(config)
     partition = divide(config, dataset)
     resolved = resolve(config, dataset, partition)
     check_model(config, dataset)
     return resolved, dataset, partition
+
+
+def _check_optimizer(config: Config) -> None:
+    """Refuse steps from which a method could not tell the gradients they were made of."""
+    plain = config.optimizer == "sgd" and not config.momentum
+    if not plain and methods.method_class(config.method).needs_plain_steps:
+        chosen = "optimizer 'adam'" if config.optimizer == "adam" else f"momentum {config.momentum}"
+        raise ConfigError(
+            f"{config.method} takes the mean of a client's gradients from its steps, which "
+            f"{chosen} changes; choose optimizer 'sgd' with momentum 0, or another method"
+        )
 
 
 def load_data(config: Config) -> Dataset:
@@ -62,7 +75,8 @@ def resolve(config: Config, dataset: Dataset, partition: Partition) -> Config:
         raise ConfigError(
             f"active is {config.active}, and there are {clients} clients; choose at most {clients}"
         )
-    trained = config.active * config.epochs * sum(partition.sizes) / clients
+    epochs = sum(config.fewest_and_most_epochs) / 2
+    trained = config.active * epochs * sum(partition.sizes) / clients
     scored = sum(map(len, partition.held_out)) or len(dataset.test_y)
     cost = EVALUATION_COST * scored / trained
     every = config.eval_every or min(config.rounds, max(1, math.ceil(cost / EVALUATION_SHARE)))
@@ -105,3 +119,4 @@ def check_model(config: Config, dataset: Dataset) -> None:
             f"model {config.model!r} returns {what} for {len(sample)} samples of {dataset.name}; "
             f"expected one tensor of shape {expected}"
         )
+    FlatModel(model, device)  # refuses parameters that it cannot hold

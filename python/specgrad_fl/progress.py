@@ -1,13 +1,15 @@
-"""What runs say while they work: one live line on a terminal, JSON lines elsewhere."""
+"""What runs say while they work: a live line on a terminal, lines in a log, JSON on request."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from specgrad_fl.config import Config
@@ -17,6 +19,7 @@ from specgrad_fl.runs import RunDirectory
 if TYPE_CHECKING:
     from specgrad_fl.fleet import Job
 
+Watcher = Callable[[Record, Config], None]
 SECONDS_BETWEEN_LINES = 10
 
 
@@ -43,6 +46,26 @@ def time_split(record: Record) -> dict[str, float]:
     }
 
 
+def columns(stream: TextIO) -> int:
+    """The width of a terminal."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # no terminal
+        return shutil.get_terminal_size().columns
+
+
+def rewrite(stream: TextIO, *parts: str, end: str = "") -> None:
+    """Replace the live line; the last parts are left out where the terminal is too narrow."""
+    room = columns(stream) - 1
+    line = parts[0]
+    for part in parts[1:]:
+        if len(line) + len(part) + 2 > room:
+            break
+        line += f"  {part}"
+    stream.write(f"\r\x1b[2K{line[:room]}{end}")
+    stream.flush()
+
+
 class Terminal:
     """Rewrites one line."""
 
@@ -58,21 +81,51 @@ class Terminal:
         now = time.perf_counter()
         self._times.append(now - self._last)
         self._last = now
-        if "test_accuracy" in record:
-            self._accuracy = f"{record['test_accuracy']:.1%}"
-            self._best_value = max(self._best_value, record["test_accuracy"])
+        accuracy = _accuracy(record)
+        if accuracy is not None:
+            self._accuracy = f"{accuracy:.1%}"
+            self._best_value = max(self._best_value, accuracy)
             self._best = f"{self._best_value:.1%}"
         each = sum(self._times) / len(self._times)
         left = clock(each * (config.rounds - record["round"]))
-        parts = "  ".join(f"{k} {v:.1%}" for k, v in time_split(record).items())
-        line = (
-            f"{self._label}round {record['round']}/{config.rounds}  accuracy {self._accuracy} "
-            f"(best {self._best})  loss {record['train_loss']:.3f}  {each:.2f} s/round  "
-            f"left {left}  [{parts}]"
+        split = "  ".join(f"{k} {v:.1%}" for k, v in time_split(record).items())
+        rewrite(
+            self._stream,
+            f"{self._label}round {record['round']}/{config.rounds}",
+            f"accuracy {self._accuracy} (best {self._best})",
+            f"left {left}",
+            f"loss {record['train_loss']:.3f}",
+            f"{each:.2f} s/round",
+            f"[{split}]",
+            end="\n" if record["round"] == config.rounds else "",
         )
-        end = "\n" if record["round"] == config.rounds else ""
-        self._stream.write(f"\r\x1b[2K{line}{end}")
+
+
+class Plain:
+    """A line every few seconds, for a log file."""
+
+    def __init__(self, stream: TextIO, label: str = "") -> None:
+        self._stream = stream
+        self._label = f"{label}  " if label else ""
+        self._next = 0.0
+
+    def __call__(self, record: Record, config: Config) -> None:
+        last = record["round"] == config.rounds
+        if time.monotonic() < self._next and not last:
+            return
+        self._next = time.monotonic() + SECONDS_BETWEEN_LINES
+        accuracy = _accuracy(record)
+        shown = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
+        self._stream.write(
+            f"{self._label}round {record['round']}/{config.rounds}  loss "
+            f"{record['train_loss']:.3f}{shown}\n"
+        )
         self._stream.flush()
+
+
+def _accuracy(record: Record) -> float | None:
+    """On the held-out samples where there are any, else on the test set."""
+    return record.get("validation_accuracy", record.get("test_accuracy"))
 
 
 class Lines:
@@ -89,13 +142,13 @@ class Lines:
         self._stream.flush()
 
 
-def watcher(quiet: bool, label: str = "") -> Terminal | Lines | None:
+def watcher(quiet: bool, label: str = "", as_json: bool = False) -> Watcher | None:
     """The way to report that suits the output; ``None`` for silence."""
     if quiet:
         return None
-    if sys.stderr.isatty():
-        return Terminal(sys.stderr, label)
-    return Lines(sys.stdout, label)
+    if as_json:
+        return Lines(sys.stdout, label)
+    return Terminal(sys.stderr, label) if sys.stderr.isatty() else Plain(sys.stderr, label)
 
 
 class FleetProgress:
@@ -130,11 +183,13 @@ class FleetProgress:
         if sys.stderr.isatty():
             accuracy = record.get("test_accuracy")
             score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
-            sys.stderr.write(
-                f"\r\x1b[2K[{self._done_runs}/{self._runs} runs]  {job.path.name}  round "
-                f"{record['round']}/{job.config.rounds}{score}  left {clock(self.seconds_left)}"
+            rewrite(
+                sys.stderr,
+                f"[{self._done_runs}/{self._runs} runs]",
+                f"left {clock(self.seconds_left)}",
+                f"round {record['round']}/{job.config.rounds}{score}",
+                job.path.name,
             )
-            sys.stderr.flush()
         elif ended:
             facts = {
                 "run": job.path.name,
@@ -166,8 +221,10 @@ class Status:
             return
         self._next = passed + SECONDS_BETWEEN_LINES
         line = f"{clock(passed)}  {text}"
-        sys.stderr.write(f"\r\x1b[2K{line}" if live else f"{line}\n")
-        sys.stderr.flush()
+        if live:
+            rewrite(sys.stderr, line)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
     def done(self) -> None:
         """Clear the live line."""

@@ -20,7 +20,15 @@ Record = dict[str, Any]
 MEASURED = ("time", "seconds", "filter_share", "memory_mib")
 CHECK = "check"
 # what every record has; the rest depends on the round
-NEEDED = ("round", "train_loss", "seconds", "filter_share", "memory_mib", "bytes_up", "bytes_down")
+NEEDED = {
+    "round": int,
+    "train_loss": float,
+    "seconds": dict,
+    "filter_share": float,
+    "memory_mib": dict,
+    "bytes_up": int,
+    "bytes_down": int,
+}
 
 
 def read(path: Path, most: int | None = None) -> list[Record]:
@@ -40,8 +48,9 @@ def read(path: Path, most: int | None = None) -> list[Record]:
         try:
             record = json.loads(line)
             check = record.pop(CHECK, None)
-            whole = all(name in record for name in NEEDED) and check in (None, _check(record))
-        except (ValueError, TypeError, AttributeError):
+            whole = all(isinstance(record[name], kind) for name, kind in NEEDED.items())
+            whole = whole and check in (None, _check(record))
+        except (ValueError, TypeError, AttributeError, KeyError):
             whole = False
         if whole:
             found.append(record)

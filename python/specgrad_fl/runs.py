@@ -2,6 +2,7 @@
 
 config.toml            the resolved configuration
 environment.json       machine and versions
+inputs.json            what the model takes: shape, classes, mean and deviation of the pixels
 partition.npz, .png    which client holds which samples
 metrics.jsonl          one line for each round; metrics.csv holds the same
 events.out.tfevents.*  for TensorBoard
@@ -30,6 +31,7 @@ from specgrad_fl import atomic, checkpoint, environment, records
 from specgrad_fl.atomic import PRIVATE, TEMPORARY
 from specgrad_fl.checkpoint import way_back
 from specgrad_fl.config import EXECUTION_KEYS, Config, read_toml, to_toml
+from specgrad_fl.data import Dataset
 from specgrad_fl.errors import RunError
 from specgrad_fl.partition import Partition
 from specgrad_fl.records import Record, Records
@@ -39,6 +41,7 @@ _DIGEST_LINE = "# digest of the settings that decide the result: "
 _BEFORE_THE_FIRST_ROUND = (
     "config.toml",
     "environment.json",
+    "inputs.json",
     "partition.npz",
     "partition.png",
     "metrics.jsonl",
@@ -79,6 +82,7 @@ class RunDirectory:
         self.partition_path = self.path / "partition.npz"
         self.summary_path = self.path / "summary.json"
         self.clients_path = self.path / "clients"
+        self.inputs_path = self.path / "inputs.json"
         self._environment_path = self.path / "environment.json"
         self._heatmap_path = self.path / "partition.png"
 
@@ -119,8 +123,7 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Only one process may continue a run; the lock ends with the process, however it ends."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.mkdir(mode=PRIVATE, exist_ok=True)
+            self.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as error:
             raise self._unwritable(error) from error
@@ -141,7 +144,6 @@ class RunDirectory:
         except OSError as error:
             raise self._unwritable(error) from error
         self.reconfigure(config)
-        atomic.write_text(self._environment_path, _json(environment.report()))
 
     def discard(self) -> None:
         """Remove a run that came to nothing, and no file besides."""
@@ -171,17 +173,16 @@ class RunDirectory:
             )
         return config
 
-    def save_partition(self, partition: Partition, labels: Tensor, num_classes: int) -> None:
-        """Store the partition and its heat map."""
-        partition.save(self.partition_path)
-        partition.heatmap(self._heatmap_path, labels, num_classes)
-
-    def complete(self, partition: Partition, labels: Tensor, num_classes: int) -> None:
-        """Write what a run lacks that was killed before its first round."""
+    def complete(self, partition: Partition, dataset: Dataset, inputs: Record) -> None:
+        """Write what every run has besides its rounds, where it is not there yet."""
+        if not self.partition_path.is_file():
+            partition.save(self.partition_path)
+        if not self.inputs_path.is_file():
+            atomic.write_text(self.inputs_path, _json(inputs))
         if not self._environment_path.is_file():
             atomic.write_text(self._environment_path, _json(environment.report()))
         if not self._heatmap_path.is_file():
-            partition.heatmap(self._heatmap_path, labels, num_classes)
+            partition.heatmap(self._heatmap_path, dataset.train_y, dataset.num_classes)
 
     def save_state(self, state: State, config: Config) -> None:
         """Store the state after a round."""
@@ -195,7 +196,9 @@ class RunDirectory:
                 raise checkpoint.missing(self.last_path)
             return State(fingerprint=fingerprint)
         tensors, facts = checkpoint.load(self.last_path)
-        if facts.pop("config", None) != config.digest:
+        # a finished run that is extended was stored with fewer rounds
+        before = config.replace(rounds=facts["rounds"]) if facts.get("rounds") else config
+        if facts.pop("config", None) not in (config.digest, before.digest):
             raise RunError(
                 f"{self.last_path} belongs to another configuration than {self.config_path}; "
                 "restore the file that was changed or start a new run"
@@ -285,6 +288,31 @@ def run_name(config: Config) -> str:
         config.digest[:8],
     )
     return "-".join(part.replace(":", ".").replace("/", "_") for part in parts)
+
+
+def extended(run: RunDirectory, stored: Config, rounds: int) -> Config:
+    """The configuration of a finished run with more rounds, stored as an unfinished one."""
+    if rounds < stored.rounds:
+        raise RunError(
+            f"this run has {stored.rounds} rounds and --rounds {rounds} was asked for; a run can "
+            "be made longer, not shorter"
+        )
+    if rounds == stored.rounds:
+        return stored
+    if stored.lr_schedule == "cosine":
+        raise RunError(
+            "the cosine of this run's learning rate ends with its last round, so that more rounds "
+            "would be another run; start one with --rounds"
+        )
+    if not run.finished:
+        raise RunError(
+            f"this run has not finished its {stored.rounds} rounds; resume it without --rounds, "
+            "and then with it"
+        )
+    longer = stored.replace(rounds=rounds)
+    run.summary_path.unlink()
+    run.reconfigure(longer)
+    return longer
 
 
 def check_same(stored: Config, asked: dict[str, Any]) -> dict[str, Any]:

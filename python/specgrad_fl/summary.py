@@ -79,6 +79,26 @@ def _best(records: list[Record]) -> dict[str, Any]:
     }
 
 
+def shown(summary: dict[str, Any]) -> dict[str, str]:
+    """The numbers of a summary that a person reads first, rounded."""
+    row = {
+        "rounds": str(summary["rounds"]),
+        "final %": f"{100 * summary['final_accuracy']:.1f}",
+        "best %": f"{100 * summary['best_accuracy']:.1f}",
+        "best round": str(summary["best_round"]),
+        "chosen on": summary.get("chosen_on", "test"),
+    }
+    if "client_accuracy" in summary:
+        clients = summary["client_accuracy"]
+        row["client mean %"] = f"{100 * clients['mean']:.1f}"
+        row["worst tenth %"] = f"{100 * clients['worst_decile']:.1f}"
+    return row | {
+        "s/round": f"{summary['seconds_per_round']:.2f}",
+        "filter %": f"{100 * summary['filter_share']:.2f}",
+        "peak MiB": f"{summary['peak_mib']:.0f}",
+    }
+
+
 def client_statistics(accuracies: Sequence[float]) -> dict[str, float]:
     """Over clients: the mean, the standard deviation, and the mean of the worst tenth.
 

@@ -7,27 +7,42 @@ from pathlib import Path
 from typing import Any
 
 from specgrad_fl import assembly, methods
+from specgrad_fl.batches import format_of
 from specgrad_fl.config import Config
 from specgrad_fl.data import Dataset
 from specgrad_fl.engine import Engine, RemoteExecutor, Watcher, silent
 from specgrad_fl.errors import Diverged, RunError
-from specgrad_fl.imports import imported
+from specgrad_fl.imports import failure, imported
 from specgrad_fl.partition import Partition
-from specgrad_fl.prepare import divide, load_data, prepare
-from specgrad_fl.runs import RunDirectory, check_same
+from specgrad_fl.prepare import divide, inputs_of, load_data, prepare
+from specgrad_fl.records import Record
+from specgrad_fl.runs import RunDirectory, check_same, extended
 from specgrad_fl.summary import summarise
 
 # engines other than this process, as module:function; each takes a run, its data and a watcher
 OTHER_ENGINES = {"flower": "specgrad_fl.flower.launch:play"}
 CHECKS = {"flower": "specgrad_fl.flower.launch:check"}
+Announce = Callable[[str], None]
 Player = Callable[[RunDirectory, Dataset, Watcher], RunDirectory]
 
 
-def train(config: Config, out: Path | str, watch: Watcher = silent) -> RunDirectory:
-    """Begin a run in a new or empty directory and play all its rounds."""
+def _say_nothing(sentence: str) -> None:
+    """An announcement that nobody asked for."""
+
+
+def train(
+    config: Config, out: Path | str, watch: Watcher = silent, announce: Announce = _say_nothing
+) -> RunDirectory:
+    """Begin a run in a new or empty directory and play all its rounds.
+
+    watch: called with the record of each round and the configuration, as soon as it is stored
+    announce: called with a sentence about what was understood, before the first round
+    """
     run = RunDirectory(Path(out))
     play = _player(config)
     dataset = begin(run, config)
+    announce(f"run: {run.path}")
+    announce(f"data: {dataset.describe()}; {run.config().clients} clients")
     try:
         return play(run, dataset, watch)
     except Diverged:
@@ -53,19 +68,30 @@ def begin(run: RunDirectory, config: Config) -> Dataset:
     with run.locked():
         run.check_new()  # another process may have begun it meanwhile
         run.create(resolved)
-        run.save_partition(partition, dataset.train_y, dataset.num_classes)
+        run.complete(partition, dataset, _about(resolved, dataset))
     return dataset
+
+
+def _about(config: Config, dataset: Dataset) -> Record:
+    """What whoever uses the weights elsewhere must know of the model's inputs."""
+    form = format_of(dataset, config.augment, config.channels_last)
+    return {"inputs": vars(inputs_of(dataset)), "format": form.as_dict()}
 
 
 def resume(
     out: Path | str, watch: Watcher = silent, changes: dict[str, Any] | None = None
 ) -> RunDirectory:
-    """Continue a run where it was last stored."""
+    """Continue a run where it was last stored; ``rounds`` among the changes makes it longer."""
     run = RunDirectory(Path(out))
     stored = run.config()
-    config = stored.replace(**check_same(stored, changes or {}))
+    changes = dict(changes or {})
     if run.finished:
         run.verify(summarise)
+    if "rounds" in changes:
+        with run.locked():
+            stored = extended(run, stored, changes.pop("rounds"))
+    config = stored.replace(**check_same(stored, changes))
+    if run.finished:
         return run
     _check_states_follow(run, stored, config)
     play = _player(config)
@@ -97,28 +123,48 @@ def carry_on(
 ) -> RunDirectory:
     """Play the rounds that are left, with clients here or on other machines."""
     assembly.check_amp(config)
-    with run.locked():
-        dataset = dataset or load_data(config)
-        partition = partition_of(run, config, dataset)
-        engine = Engine(config, dataset, partition, run, remote)
-        try:
-            engine.start().play(watch)
-            extra = engine.final_scores()
-        finally:
-            engine.close()
-        run.complete(partition, dataset.train_y, dataset.num_classes)
-        from specgrad_fl import plots  # matplotlib takes a second to import
+    try:
+        with run.locked():
+            return _play(run, config, watch, remote, dataset or load_data(config))
+    except RunError:
+        raise
+    except Exception as error:
+        own = failure(error, config.own_code)
+        if own is None:
+            raise
+        raise own from error
 
-        plots.curves(run.path / "curves.png", {run.path.name: list(engine.records)})
-        run.write_summary(summarise(list(engine.records), config) | extra)
-        return run
+
+def _play(
+    run: RunDirectory,
+    config: Config,
+    watch: Watcher,
+    remote: RemoteExecutor | None,
+    dataset: Dataset,
+) -> RunDirectory:
+    from specgrad_fl import plots  # matplotlib takes a second to import
+
+    partition = partition_of(run, config, dataset)
+    run.complete(partition, dataset, _about(config, dataset))
+    engine = Engine(config, dataset, partition, run, remote)
+    try:
+        engine.start().play(watch)
+        extra = engine.final_scores()
+    finally:
+        engine.close()
+    rounds = list(engine.records)
+    plots.curves(run.path / "curves.png", {run.path.name: rounds})
+    if config.validation:
+        plots.clients(run.path / "clients.png", {run.path.name: rounds[-1]["client_accuracies"]})
+    run.write_summary(summarise(rounds, config) | extra)
+    return run
 
 
 def partition_of(run: RunDirectory, config: Config, dataset: Dataset) -> Partition:
     """The run's partition; where nothing depends on it yet, it is made again."""
     expected = run.facts().get("partition")
     if not run.last_path.is_file() or not run.partition_path.is_file():
-        run.save_partition(divide(config, dataset), dataset.train_y, dataset.num_classes)
+        divide(config, dataset).save(run.partition_path)
     partition = Partition.load(run.partition_path)
     partition.check(dataset)
     if expected and partition.digest != expected:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specgrad_kernels import checks, design
+from specgrad_kernels.kinds import LocalAverage
 from specgrad_kernels.layout import flatten, signal_shape
 from specgrad_kernels.spec import FilterSpec
 
@@ -62,6 +63,7 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
         return "identity", 0.0, 0
     numbers = spec.kind.numbers(parameters, d, spec)
     norm = 1.0 if numbers is None else numbers.norm
-    bound = norm * design.equation_rounding(dtype == torch.float64, d)
+    terms = 2 * numbers.radius + 1 if isinstance(numbers, LocalAverage) else 0
+    bound = norm * design.equation_rounding(dtype == torch.float64, d, terms)
     bound += design.stored_rounding(dtype, norm)
     return f"stacked {spec.method}", bound, 3 * d * dtype.itemsize

@@ -8,6 +8,7 @@ import stat
 
 import pytest
 from specgrad_fl import cli
+from specgrad_fl.config import SUBJECTS
 from specgrad_fl.runs import RunDirectory
 
 FAST = ["--clients=4", "--active=2", "--rounds=2", "--workers=1", "--batch-size=100"]
@@ -28,7 +29,7 @@ def command(capsys, tmp_path, monkeypatch):
 
 
 def test_train_resume_plot_list(command, tmp_path):
-    code, out, err = command("train", *FAST, "--eval-every=1")
+    code, out, err = command("train", *FAST, "--eval-every=1", "--json")
     assert (code, err) == (0, "")
     *rounds, result = map(json.loads, out.splitlines())
     assert [r["round"] for r in rounds] == [1, 2]
@@ -79,7 +80,7 @@ def test_compare_runs_what_is_missing(command, tmp_path):
 def test_file_then_command_line(command, tmp_path):
     (tmp_path / "experiment.toml").write_text("rounds = 1\nseed = 5\n[options]\nmu = 0.5\n")
     code, out, _ = command(
-        "train", *FAST, "--rounds=1", "--quiet", "--config=experiment.toml", "--seed=6",
+        "train", *FAST, "--rounds=1", "--json", "--quiet", "--config=experiment.toml", "--seed=6",
         "--method=fedprox",
     )  # fmt: skip
     assert code == 0
@@ -197,12 +198,60 @@ def test_interrupt_says_how_to_go_on(command, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    for name, word in (("train", "resume RUN"), ("compare", "the same command"), ("list", "")):
+    words = {"train": "before the run began; nothing was written", "compare": "the same command"}
+    for name in ("train", "compare", "list"):
         monkeypatch.setitem(cli.COMMANDS, name, interrupt)
         code, _, err = command(name)
         assert code == 130
         assert err.startswith("\nspecgrad-fl: interrupted")
-        assert word in err
+        assert words.get(name, "") in err
+
+
+def test_an_interrupted_run_is_named(command, monkeypatch):
+    from specgrad_fl import progress
+
+    def interrupt(record, config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "watcher", lambda *_: interrupt)
+    code, _, err = command("train", *FAST, "--out=here")
+    assert code == 130
+    assert "`specgrad-fl resume here` continues" in err
+
+
+def test_the_first_minute(command):
+    code, out, err = command("train", *FAST, "--out=here")
+    assert code == 0
+    assert err.startswith("run: here\ndata: digits, 1438 training and 359 test images of 8 x 8")
+    header, numbers, ending = out.splitlines()
+    assert header.split()[:3] == ["rounds", "final", "%"]
+    assert numbers.split()[0] == "2"
+    assert ending == "run: here  pictures: curves.png, partition.png"
+
+
+def test_settings_are_grouped_by_subject(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    text = capsys.readouterr().out
+    places = [text.index(f"\n{name}:") for name in SUBJECTS.values()]
+    assert places == sorted(places)
+    with pytest.raises(SystemExit):
+        cli.main(["compare", "--help"])
+    text = capsys.readouterr().out
+    for flag in ("--methods A,B", "--filters A,B", "--seeds 0,1", "--vary NAME=V,V"):
+        assert len(text.rpartition(flag)[2].partition("--")[0].strip()) > 10
+
+
+def test_compare_varies_any_setting(command, tmp_path):
+    code, out, _ = command(
+        "compare", *FAST, "--rounds=1", "--quiet", "--vary=ratio=0.01,0.2", "--validation=0.2"
+    )
+    assert code == 0
+    header, *rows, _ = out.splitlines()
+    assert "ratio" in header.split()
+    assert "worst tenth %" in header
+    assert [row.split()[1:3] for row in rows] == [["none", "-"], ["fft", "0.01"], ["fft", "0.2"]]
+    assert (tmp_path / "runs" / "compare-clients.png").is_file()
 
 
 def test_options_that_are_no_table(command, tmp_path):
@@ -230,7 +279,7 @@ def test_one_seed_given_twice_is_one_seed(command):
     ("file", "text", "commands", "message"),
     [
         ("metrics.jsonl", "3\n", ("list", "plot"), "line 1 of runs/one/metrics.jsonl is damaged"),
-        ("metrics.jsonl", '{"a": 1}\n', ("list", "plot"), "is damaged; restore the file"),
+        ("metrics.jsonl", '{"a": 1}\n', ("list", "plot"), "is damaged; restore it"),
         ("summary.json", "[]", ("resume",), "summary.json is damaged; delete it and resume"),
         ("summary.json", "{}", ("resume",), "summary.json is damaged; delete it and resume"),
         ("summary.json", "{", ("resume",), "summary.json is damaged; delete it and resume"),

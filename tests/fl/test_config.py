@@ -87,7 +87,8 @@ def test_digest_depends_on_what_decides_the_result(name):
     default = getattr(Config(), name)
     other = {str: "other", int: 7, float: 0.25, bool: not default, dict: {"a": 0.25}}
     value = other[type(default)]
-    choices = ("none", "fft") if name == "filter" else FIELDS[name].metadata["choices"]
+    checked = {"filter": ("none", "fft"), "epochs_range": ("", "1-2")}
+    choices = checked.get(name, FIELDS[name].metadata["choices"])
     changed = Config().replace(**{name: choices[1] if choices else value})
     assert (changed.digest == Config().digest) == (name in EXECUTION_KEYS)
 

@@ -176,19 +176,20 @@ def test_client_states_remember_the_last_stored(tmp_path_factory, actions, capac
     states = ClientStates(folder, ("h",), 3, limit)
     expected: dict[int, float] = {}
     stored_rounds: dict[int, int] = {}
+    digests: dict[int, str] = {}
     at_checkpoint: dict[int, float] = {}
     for number, (client, checkpointed) in enumerate(actions, start=1):
         states.put(client, number, {"h": torch.full((3,), float(number))})
         expected[client] = float(number)
         if checkpointed:
-            stored_rounds = states.flush()
+            stored_rounds, digests = states.flush(), states.digests
             states.sweep()
             at_checkpoint = dict(expected)
         assert states.resident <= capacity
         for known in range(6):
             assert states.get(known)["h"].tolist() == [expected.get(known, 0.0)] * 3
     revived = ClientStates(folder, ("h",), 3, limit)
-    revived.restore(stored_rounds)
+    revived.restore(stored_rounds, digests)
     for known in range(6):
         assert revived.get(known)["h"].tolist() == [at_checkpoint.get(known, 0.0)] * 3
     assert len(list(folder.iterdir())) == len(at_checkpoint)

@@ -13,7 +13,7 @@ import torch
 from specgrad_fl import events, progress, summary
 from specgrad_fl.client import peak_mib
 from specgrad_fl.config import Config
-from specgrad_fl.runs import flattened
+from specgrad_fl.records import flattened
 
 
 def records_of(data: bytes) -> list[bytes]:
@@ -102,15 +102,16 @@ def test_time_split():
     }
 
 
-def test_terminal_line():
+def test_terminal_line(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     stream = io.StringIO()
     show = progress.Terminal(stream, "label")
     config = Config(rounds=2)
     show(record(1, 0.5), config)
     show(record(2), config)
     line = stream.getvalue().split("\r\x1b[2K")[-1]
-    assert line.startswith("label  round 2/2  accuracy 50.0% (best 50.0%)  loss 2.000")
-    assert "left 0:00:00" in line
+    assert line.startswith("label  round 2/2  accuracy 50.0% (best 50.0%)  left 0:00:00")
+    assert "loss 2.000" in line
     assert "filter 12.5%" in line
     assert line.endswith("\n")
 

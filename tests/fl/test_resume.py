@@ -325,7 +325,8 @@ def test_a_command_with_workers_is_killed_and_resumed(tmp_path, small):
     ]
     command = [sys.executable, "-m", "specgrad_fl.cli"]
     started = subprocess.Popen(
-        [*command, "train", *flags, "--workers=2", f"--out={path}"], stdout=subprocess.PIPE
+        [*command, "train", "--json", *flags, "--workers=2", f"--out={path}"],
+        stdout=subprocess.PIPE,
     )
     assert started.stdout is not None
     first = json.loads(started.stdout.readline())
@@ -338,7 +339,9 @@ def test_a_command_with_workers_is_killed_and_resumed(tmp_path, small):
     while any(_alive(pid) for pid in workers):
         time.sleep(0.05)
     done = subprocess.run(
-        [*command, "resume", str(path), "--workers=2", "--quiet"], check=True, capture_output=True
+        [*command, "resume", str(path), "--workers=2", "--quiet", "--json"],
+        check=True,
+        capture_output=True,
     )
     assert json.loads(done.stdout)["rounds"] == 15
     run = RunDirectory(path)

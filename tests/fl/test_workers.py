@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
 import pytest
 import torch
-from specgrad_fl import checkpoint, executor, training, worker
+from specgrad_fl import checkpoint, children, training, worker
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 
@@ -40,7 +39,8 @@ class Forked:
             try:
                 os.closerange(3, socket)
                 os.closerange(socket + 1, os.sysconf("SC_OPEN_MAX"))
-                worker.serve(Connection(socket))
+                answer = worker.Worker()
+                children.serve(socket, answer, answer.own_code)
             finally:
                 os._exit(0)
 
@@ -52,7 +52,7 @@ class Forked:
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_depends_on_the_workers(tmp_path, small, method, monkeypatch):
     processes = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=TimeoutError)
-    monkeypatch.setattr(executor, "subprocess", processes)
+    monkeypatch.setattr(children, "subprocess", processes)
     config = small(method=method, filter="fft", rounds=2, sampling="bernoulli")
     one = training.train(config, tmp_path / "one")
     many = training.train(config.replace(workers=2), tmp_path / "many")
@@ -63,7 +63,7 @@ def test_no_method_depends_on_the_workers(tmp_path, small, method, monkeypatch):
 def test_a_worker_that_dies_is_reported(make_engine):
     made = make_engine(workers=2)
     made.round(0)
-    made.executor._children[1].kill()
+    made.executor._children._processes[1].kill()
     with pytest.raises(RunError, match="worker 1 ended with exit code -9"):
         made.round(1)
 
@@ -76,9 +76,9 @@ def test_a_worker_that_fails_shows_its_traceback(make_engine):
 
 def test_closing_does_not_wait_for_clients_in_training(make_engine):
     made = make_engine(workers=2, epochs=100_000)
-    made.executor._send(0, {"train": [0, 0.1, 0, 0]})
+    made.executor._children._send(0, {"train": [0, 0.1, 0, 0]})
     made.close()
-    assert made.executor._children[0].returncode == -signal.SIGTERM
+    assert made.executor._children._processes[0].returncode == -signal.SIGTERM
 
 
 def test_buffers_are_averaged(tmp_path, small, monkeypatch):

@@ -51,6 +51,15 @@ OWN_LOADERS: dict[str, Callable[..., Dataset]] = {
 }
 
 
+# how they are written, and what is expected
+OWN = {
+    "npz:FILE": "x_train, y_train, x_test, y_test: uint8 images or token ids",
+    "parquet:FOLDER": "train.parquet and test.parquet with images or texts",
+    "images:FOLDER": "image files in train/CLASS and test/CLASS",
+    "module:loader": "a function of yours that returns those arrays as a dictionary",
+}
+
+
 def default_root() -> Path:
     """Where data sets are looked for: ``$SPECGRAD_DATA``, or ``data`` in this directory."""
     return Path(os.environ.get("SPECGRAD_DATA") or "data")
@@ -64,7 +73,8 @@ def catalog() -> list[Entry]:
 def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """The data set ``name``, read from the folder of that name under ``root``.
 
-    A user's own data are ``npz:FILE``, ``parquet:FOLDER`` or ``images:FOLDER``.
+    A user's own data are ``npz:FILE``, ``parquet:FOLDER``, ``images:FOLDER``, or the arrays that
+    ``module:loader`` returns under the names of an npz file.
 
     >>> load("digit")
     Traceback (most recent call last):
@@ -76,8 +86,10 @@ def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
     elif name in LOADERS:
         loader = LOADERS[name]
         path = (default_root() if root is None else Path(root)) / name
+    elif colon:
+        return own.load_module(name, **options)
     else:
-        known = [*LOADERS, *(f"{form}:PATH" for form in OWN_LOADERS)]
+        known = [*LOADERS, *OWN]
         raise DataError(f"there is no data set {name!r}; {suggest(name, known)}")
     check_options(name, loader, options)
     return loader(path, **options)

@@ -61,6 +61,18 @@ class Dataset:
         """Whether samples are token ids rather than pixels."""
         return self.train_x.dtype == torch.int64
 
+    def describe(self) -> str:
+        """What was understood, in one clause."""
+        what = f"texts of {self.train_x.shape[1]} words"
+        if not self.is_text:
+            channels, height, width = self.train_x.shape[1:]
+            what = f"images of {height} x {width} pixels in {channels} channel"
+            what += "s" if channels > 1 else ""
+        return (
+            f"{self.name}, {len(self.train_y)} training and {len(self.test_y)} test {what}, "
+            f"{self.num_classes} classes"
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Split:

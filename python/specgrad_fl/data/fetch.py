@@ -74,6 +74,21 @@ def is_here(entry: Entry, root: Path) -> bool:
     )
 
 
+def is_complete(entry: Entry, root: Path) -> bool:
+    """Whether there is nothing left to download."""
+    folder = root / entry.name
+    loose = [file for file in entry.files if not is_archive(file.name)]
+    archives = len(loose) < len(entry.files)
+    return (
+        bool(entry.files)
+        and all(
+            (folder / file.name).is_file() and difference(folder / file.name, file) is None
+            for file in loose
+        )
+        and (not archives or (bool(entry.provides) and _is_unpacked(entry, folder)))
+    )
+
+
 def _is_unpacked(entry: Entry, folder: Path) -> bool:
     return all(
         (folder / file.path).is_file() and file.size in (None, (folder / file.path).stat().st_size)

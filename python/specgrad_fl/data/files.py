@@ -36,7 +36,10 @@ def missing(name: str, folder: Path, file: str = "") -> DataError:
 
 def damaged(path: Path, reason: object) -> DataError:
     """The error for a file that cannot be read as what it should be."""
-    return DataError(f"{path} cannot be read ({reason}); delete it and get it again")
+    return DataError(
+        f"{path} cannot be read ({reason}); it is damaged or of another kind, so put a good copy "
+        "in its place"
+    )
 
 
 def read_npz(path: Path, keys: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Array]:
@@ -49,7 +52,11 @@ def read_npz(path: Path, keys: tuple[str, ...], optional: tuple[str, ...] = ()) 
                     f"{path} holds {', '.join(arrays) or 'nothing'} but not {', '.join(absent)}; "
                     "store the arrays under these names"
                 )
-            return {key: arrays[key] for key in keys + optional if key in arrays}
+            found = {key: arrays[key] for key in keys + optional if key in arrays}
+            for key, value in found.items():
+                if not isinstance(value, np.ndarray):
+                    raise DataError(f"{key} in {path} is no array; write the file with numpy.savez")
+            return found
     except NOT_NUMPY as error:
         raise damaged(path, error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from specgrad_fl.data.base import DataError, Dataset, Split, build, stratified_s
 from specgrad_fl.data.cache import cached
 from specgrad_fl.data.files import Array, channels_first, number, read_npz
 from specgrad_fl.data.images import channel_mode, list_images, read_listings
+from specgrad_fl.imports import imported
 
 SPLIT_SEED = 0
+CHANNELS = (1, 2, 3, 4)
 
 
 def load_npz(
@@ -32,7 +35,20 @@ def load_npz(
     _check_exists(path, path.is_file(), "x_train, y_train, x_test and y_test in an npz file")
     names = ("x_train", "y_train", "x_test", "y_test")
     arrays = read_npz(path, names, ("writer_train",))
+    return from_arrays(path, arrays, num_classes, augment_pad, flip, channels)
+
+
+def from_arrays(
+    path: Path,
+    arrays: dict[str, Array],
+    num_classes: int | None = None,
+    augment_pad: int = 0,
+    flip: bool = False,
+    channels: str = "last",
+) -> Dataset:
+    """Arrays under the names of an npz file as a data set."""
     is_text = arrays["x_train"].ndim == 2 and arrays["x_train"].dtype.kind in "iu"
+    _check_order(path, arrays["x_train"].shape, channels)
     if not is_text and (channels == "last" or arrays["x_train"].ndim == 3):
         arrays["x_train"] = channels_first(arrays["x_train"])
         arrays["x_test"] = channels_first(arrays["x_test"])
@@ -43,6 +59,22 @@ def load_npz(
     test = Split(arrays["x_test"], arrays["y_test"])
     vocabulary = _highest(train.x, test.x) + 1 if is_text else 0
     return _build(path, train, test, num_classes, augment_pad, flip, vocabulary)
+
+
+def _check_order(path: Path, shape: tuple[int, ...], channels: str) -> None:
+    """Refuse an order of axes under which the other one would be images, and this one not."""
+    if len(shape) != 4:
+        return
+    first, last = shape[1] in CHANNELS, shape[3] in CHANNELS
+    read, other, fits, fits_other = "[N, H, W, C]", "first", last, first
+    if channels == "first":
+        read, other, fits, fits_other = "[N, C, H, W]", "last", first, last
+    if fits_other and not fits:
+        raise DataError(
+            f"x_train of {path} has shape {list(shape)}, which as {read} would be images of "
+            f"{shape[3] if channels == 'last' else shape[1]} channels; set the option "
+            f"channels={other}"
+        )
 
 
 def load_images(
@@ -142,6 +174,39 @@ def _check_exists(path: Path, found: bool, expected: str) -> None:
         raise DataError(f"{path} does not exist or is incomplete; put {expected} there")
 
 
+def check_classes(where: str, train: Array, test: Array) -> None:
+    """Refuse labels from which nothing can be learned, or that cannot be learned."""
+    known = np.unique(train)
+    if len(known) == 1:
+        raise DataError(
+            f"all training labels of {where} are {known[0]}; a data set needs two classes or more"
+        )
+    strange = np.setdiff1d(test, known)
+    if len(strange) and len(known):
+        raise DataError(
+            f"the test labels of {where} include {strange[0]}, which no training sample has; "
+            "check that both parts number the classes alike"
+        )
+
+
+def load_module(name: str, **options: object) -> Dataset:
+    """What ``module:loader`` returns: arrays as in an npz file, as a dictionary."""
+    loader = imported("dataset", name)
+    try:
+        arrays = loader(**options)
+    except Exception as error:  # whatever a loader of one's own raises
+        raise DataError(
+            f"dataset {name!r} failed: {type(error).__name__}: {error}", traceback.format_exc()
+        ) from error
+    needed = ("x_train", "y_train", "x_test", "y_test")
+    if not isinstance(arrays, dict) or any(key not in arrays for key in needed):
+        raise DataError(
+            f"dataset {name!r} returned {type(arrays).__name__}; return a dictionary with the "
+            f"arrays {', '.join(needed)}"
+        )
+    return from_arrays(Path(name.replace(":", ".")), {k: np.asarray(v) for k, v in arrays.items()})
+
+
 def _highest(*arrays: Array) -> int:
     return max((int(array.max()) for array in arrays if array.size), default=0)
 
@@ -163,6 +228,7 @@ def _build(
                 f"labels of {path} go up to {num_classes - 1} with {len(train.y)} training "
                 "samples; number the classes from 0 without gaps, or set num_classes"
             )
+    check_classes(str(path), train.y, test.y)
     return build(
         path.stem,
         train,

@@ -140,6 +140,7 @@ class Method:
     client_vectors: names of the vectors a client keeps between rounds, zero at first
     sent_vectors: names of the server's vectors that are sent with the weights
     down, up: payload for each active client, in multiples of ``d``
+    needs_plain_steps: whether steps must be ``lr`` times a gradient, without momentum or Adam
     """
 
     name: ClassVar[str] = "fedavg"
@@ -148,6 +149,7 @@ class Method:
     sent_vectors: ClassVar[tuple[str, ...]] = ()
     down: ClassVar[int] = 1
     up: ClassVar[int] = 1
+    needs_plain_steps: ClassVar[bool] = False
 
     def __init__(self, options: Any, federation: Federation) -> None:
         self.options = options

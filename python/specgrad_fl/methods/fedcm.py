@@ -25,6 +25,7 @@ class FedCM(Method):
 
     name = "fedcm"
     Options = Options
+    needs_plain_steps = True
     sent_vectors = ("m",)
     down = 2
 

@@ -16,6 +16,7 @@ class Scaffold(Method):
 
     name = "scaffold"
     client_vectors = ("c_k",)
+    needs_plain_steps = True
     sent_vectors = ("c",)
     down = 2
     up = 2

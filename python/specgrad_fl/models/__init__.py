@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -67,10 +68,18 @@ def build(name: str, inputs: Inputs, options: dict[str, Any] | None = None) -> n
     known = {k: v for k, v in asdict(inputs).items() if takes_all or k in parameters}
     try:
         model = factory(**{**known, **options})
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"model {name!r} cannot be built: {error}") from error
+    except Exception as error:  # whatever a factory of one's own raises
+        reason = str(error) if isinstance(error, (ValueError, TypeError)) else repr(error)
+        trace = traceback.format_exc() if ":" in name else ""
+        raise ConfigError(f"model {name!r} cannot be built: {reason}", trace) from error
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{name} returned {type(model).__name__}; a torch.nn.Module is needed")
+    for part, parameter in model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ConfigError(
+                f"model {name!r} has a lazy layer, whose {part} has no size yet; give the layer "
+                "its input size, such as nn.Linear(64, 10) for nn.LazyLinear(10)"
+            )
     return model
 
 

@@ -1,0 +1,368 @@
+"""Bad inputs: exit code 2, one sentence that names the fault, no trace, no file lost or made."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from specgrad_fl import atomic, cli
+from specgrad_fl.errors import RunError
+
+MODULE = """
+import torch
+from torch import nn
+from specgrad_fl.methods import Method
+
+def pair(num_classes):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, num_classes)
+        def forward(self, x):
+            return self.layer(x.flatten(1)), x
+    return Pair()
+
+def lazy(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+def raising(num_classes):
+    raise KeyError("weights.pt")
+
+def integer(num_classes):
+    return 3
+
+def frozen(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes)).requires_grad_(False)
+
+def half(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes)).half()
+
+def stumbling(num_classes):
+    class Stumbling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, num_classes)
+        def forward(self, x):
+            raise LookupError("no")
+    return Stumbling()
+
+class Unfinished(Method):
+    def finish(self, local):
+        raise ZeroDivisionError("no steps")
+
+class Odd(Method):
+    def aggregate(self, round, server):
+        return server["velocity"]
+
+def arrays():
+    raise OSError("the share is not mounted")
+
+def nothing():
+    return None
+
+number = 3
+"""
+
+
+def arrays(**changes):
+    rng = np.random.default_rng(0)
+    found = {
+        "x_train": rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8),
+        "y_train": np.arange(40) % 4,
+        "x_test": rng.integers(0, 256, (8, 8, 8, 1), dtype=np.uint8),
+        "y_test": np.arange(8) % 4,
+    }
+    return {**found, **changes}
+
+
+def first(count):
+    return np.random.default_rng(0).integers(0, 256, (count, 3, 16, 16), dtype=np.uint8)
+
+
+NPZ = {
+    "channels.npz": arrays(x_train=first(40), x_test=first(8)),
+    "strange_labels.npz": arrays(y_test=np.array([0, 1, 2, 3, 9, 1, 1, 1])),
+    "one_class.npz": arrays(y_train=np.zeros(40, np.int64), y_test=np.zeros(8, np.int64)),
+    "floats.npz": arrays(x_train=np.zeros((40, 8, 8, 1))),
+    "sizes.npz": arrays(x_test=np.zeros((8, 9, 9, 1), np.uint8)),
+    "few_labels.npz": arrays(y_train=np.arange(39) % 4),
+    "text_labels.npz": arrays(y_train=np.array(["a"] * 40)),
+    "negative.npz": arrays(y_train=np.arange(40) % 4 - 1),
+    "incomplete.npz": {"x_train": np.zeros(3)},
+    "gaps.npz": arrays(y_train=np.arange(40) * 1000),
+    "constant.npz": arrays(x_train=np.zeros((40, 8, 8, 1), np.uint8)),
+    "empty.npz": arrays(x_train=np.zeros((0, 8, 8, 1), np.uint8), y_train=np.zeros(0, np.int64)),
+}
+
+TRAIN = ["train", "--workers=1", "--rounds=1", "--clients=4", "--active=2"]
+CASES: list[tuple[list[str], str]] = [
+    (["--threads=100000"], "threads is 100000; the most is 1024"),
+    (["--threads=0"], "threads is 0; the least is 1"),
+    (["--validation=1"], "validation is 1.0; the most is 0.9"),
+    (["--validation=-0.1"], "validation is -0.1; the least is 0"),
+    (["--validation=0.0001"], "less than one sample of the largest client"),
+    (["--dropout=1"], "dropout is 1.0; the most is 0.99"),
+    (["--epochs-range=5"], "epochs_range is '5'; write the least and the most"),
+    (["--epochs-range=5-1"], "epochs_range is '5-1'"),
+    (["--momentum=1"], "momentum is 1.0; the most is 0.999"),
+    (["--optimizer=adamw"], "optimizer is 'adamw'; did you mean 'adam'?"),
+    (["--optimizer=adam", "--method=scaffold"], "scaffold takes the mean of a client's gradients"),
+    (["--lr-schedule=linear"], "lr_schedule is 'linear'; choose one of cosine, decay, steps"),
+    (["--lr-step=0"], "lr_step is 0; the least is 1"),
+    (["--learning-rate=0.1"], "did you mean '--lr'?"),
+    (["--num-clients=3"], "did you mean '--clients'?"),
+    (["--roundz=3"], "did you mean '--rounds'?"),
+    (["--lr=nan"], "lr must be a finite number"),
+    (["--lr=0"], "lr is 0.0; it must be more than 0"),
+    (["--lr=fast"], "argument --lr: invalid float value: 'fast'"),
+    (["--rounds=0"], "rounds is 0; the least is 1"),
+    (["--rounds=1e3"], "argument --rounds: invalid int value"),
+    (["--seed=-1"], "seed is -1; the least is 0"),
+    (["--active=9"], "active is 9, and there are 4 clients"),
+    (["--clients=0"], "clients"),
+    (["--clients=100000"], "more than the 1438 training samples"),
+    (["--alpha=0"], "alpha is 0.0; choose a positive number"),
+    (["--partition=natural"], "does not say who wrote which sample"),
+    (["--partition=dirichelt"], "did you mean 'dirichlet'?"),
+    (["--batch-size=0"], "batch_size is 0; the least is 1"),
+    (["--method=fedavgg"], "there is no method 'fedavgg'"),
+    (["--model=resnet"], "there is no model 'resnet'"),
+    (["--model-option=depth=3"], "has no option 'depth'"),
+    (["--option=mu"], "an option is written key=value; got 'mu'"),
+    (["--option=mu=1"], "method 'fedavg' has no option 'mu'"),
+    (["--method=fedprox", "--option=mu=big"], "must be of type float"),
+    (["--filter=fftt"], "fftt"),
+    (["--ratio=1.5", "--filter=fft"], "ratio is 1.5; the most is 1"),
+    (["--filter=fft", "--filter-select=("], "filter"),
+    (["--device=cuda:99"], "device 'cuda:99' cannot be used"),
+    (["--device=toaster"], "device 'toaster' cannot be used"),
+    (["--data-root=/nowhere", "--dataset=cifar10"], "no file of cifar10 is in /nowhere/cifar10"),
+    (["--dataset=digitz"], "there is no data set 'digitz'; did you mean 'digits'?"),
+    (["--dataset=npz:absent.npz"], "absent.npz does not exist or is incomplete"),
+    (["--dataset=images:absent"], "absent does not exist or is incomplete"),
+    (["--dataset=parquet:absent"], "absent does not exist or is incomplete"),
+    (["--dataset=npz:members.npz"], "x_train in members.npz is no array"),
+    (["--dataset=npz:text.npz"], "text.npz cannot be read"),
+    (["--dataset=npz:channels.npz"], "set the option channels=first"),
+    (["--dataset=npz:strange_labels.npz"], "include 9, which no training sample has"),
+    (["--dataset=npz:one_class.npz"], "all training labels of one_class.npz are 0"),
+    (["--dataset=npz:floats.npz"], "has dtype float64; images must be uint8"),
+    (["--dataset=npz:sizes.npz"], "must have the same shape"),
+    (["--dataset=npz:few_labels.npz"], "expected one integer label for each of the 40 samples"),
+    (["--dataset=npz:text_labels.npz"], "label"),
+    (["--dataset=npz:negative.npz"], "labels"),
+    (["--dataset=npz:incomplete.npz"], "but not y_train, x_test, y_test"),
+    (["--dataset=npz:gaps.npz"], "number the classes from 0 without gaps"),
+    (["--dataset=npz:constant.npz"], "are constant in one channel"),
+    (["--dataset=npz:empty.npz"], "with at least one image"),
+    (["--dataset=npz:channels.npz", "--data-option=channels=middle"], "choose first or last"),
+    (["--dataset=npz:channels.npz", "--data-option=colour=1"], "has no option 'colour'"),
+    (["--dataset=nowhere_at_all:load"], "cannot import 'nowhere_at_all'"),
+    (["--dataset=bad_code:nothing"], "returned NoneType; return a dictionary"),
+    (["--dataset=bad_code:absent"], "bad_code has no 'absent'"),
+    (["--model=bad_code:pair"], "returns tuple for 2 samples"),
+    (["--model=bad_code:lazy"], "has a lazy layer, whose 1.weight has no size yet"),
+    (["--model=bad_code:integer"], "returned int; a torch.nn.Module is needed"),
+    (["--model=bad_code:number"], "bad_code:number"),
+    (["--model=bad_code:frozen"], "the model has no trainable parameter"),
+    (["--model=bad_code:half"], "does not take the samples of digits"),
+    (["--model=bad_code:stumbling"], "does not take the samples of digits, of shape (1, 8, 8): no"),
+    (["--method=bad_code:pair"], "is not a subclass of specgrad_fl.methods.Method"),
+    (["--method=:x"], "is no module:name"),
+    (["--config=absent.toml"], "cannot read the configuration absent.toml"),
+    (["--config=broken.toml"], "broken.toml is not a TOML file"),
+    (["--config=table.toml"], "there is no table [train]; settings stand above all tables"),
+    (["--config=alias.toml"], "unknown setting 'learning_rate'; did you mean 'lr'?"),
+    (["--config=list.toml"], "epochs must be a whole number; got [1, 2]"),
+    (["--config=latin.toml"], "latin.toml is not a TOML file"),
+    (["--out=mine"], "mine is not empty: it holds notes.txt"),
+    (["--out=notes.txt"], "notes.txt"),
+]
+OTHERS: list[tuple[list[str], str]] = [
+    (["tune", "--jobs=0"], "--jobs is 0; the least is 1"),
+    (["reproduce", "ratio", "--jobs=0"], "--jobs is 0; the least is 1"),
+    (["compare", "--vary=ratio"], "write a setting and its values"),
+    (["compare", "--vary=rattio=1"], "did you mean 'ratio'?"),
+    (["compare", "--vary=ratio=2"], "ratio is 2"),
+    (["compare", "--vary=seed=1,2"], "it has a flag of its own"),
+    (["compare", "--vary=rounds=few"], "rounds must be a whole number"),
+    (["resume", "mine"], "mine is not a run directory"),
+    (["plot", "mine"], "mine is not a run directory"),
+    (["data", "fetch", "digits"], "digits needs no download"),
+    (["resume"], "the following arguments are required: run"),
+    ([], "the following arguments are required: COMMAND"),
+    (["trian"], "invalid choice: 'trian'"),
+]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A working directory with files of a user's, good and bad."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "bad_code", raising=False)
+    (tmp_path / "bad_code.py").write_text(MODULE)
+    for name, contents in NPZ.items():
+        np.savez(tmp_path / name, **contents)
+    with zipfile.ZipFile(tmp_path / "members.npz", "w") as archive:
+        for name in arrays():
+            archive.writestr(name, "words")
+    (tmp_path / "text.npz").write_text("words")
+    (tmp_path / "broken.toml").write_text("rounds = \n")
+    (tmp_path / "table.toml").write_text("[train]\nrounds = 3\n")
+    (tmp_path / "alias.toml").write_text("learning_rate = 0.1\n")
+    (tmp_path / "list.toml").write_text("epochs = [1, 2]\n")
+    (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"\n')
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    return tmp_path
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+
+def refused(arguments: list[str], capsys) -> str:
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_every_bad_input_is_one_sentence_and_changes_no_file(place, capsys):
+    """One test for all, since they share the working directory and must leave it as it is."""
+    before = snapshot(place)
+    wrong = []
+    for arguments, message in [(TRAIN + case, text) for case, text in CASES] + OTHERS:
+        code = cli.main(arguments)
+        said = capsys.readouterr()
+        sentences = [line for line in said.err.splitlines() if not line.startswith("run: ")]
+        after = snapshot(place)
+        good = code == 2 and not said.out and len(sentences) == 1 and message in said.err
+        if not good or after != before:
+            wrong.append(f"{arguments[-1:]}: {code} {said.err[:300]!r} {set(after) ^ set(before)}")
+            before = after
+    assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--method=bad_code:Unfinished"],
+            "method 'bad_code:Unfinished' failed in finish: ZeroDiv",
+        ),
+        (["--method=bad_code:Unfinished", "--workers=2"], "failed in finish: ZeroDivisionError"),
+        (["--method=bad_code:Odd"], "method 'bad_code:Odd' failed in aggregate: KeyError"),
+        (["--model=bad_code:raising"], "model 'bad_code:raising' cannot be built: KeyError"),
+        (["--dataset=bad_code:arrays"], "dataset 'bad_code:arrays' failed: OSError: the share"),
+    ],
+)
+def test_code_of_ones_own_is_named_before_its_trace(place, capsys, flags, message):
+    said = refused([*TRAIN, *flags], capsys)
+    sentence = next(line for line in said.splitlines() if line.startswith("specgrad-fl: "))
+    assert message in sentence
+    assert said.index(sentence) < said.index("Traceback")
+    assert "bad_code.py" in said
+    assert not (place / "runs").exists() or not list((place / "runs").iterdir())
+
+
+def test_a_read_only_disk_is_one_sentence(tmp_path, monkeypatch):
+    def forbidden(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(atomic.os, "open", forbidden)
+    monkeypatch.setattr(Path, "unlink", forbidden)
+    with pytest.raises(RunError, match=r"cannot write .*file\.txt: Read-only file system"):
+        atomic.write_text(tmp_path / "file.txt", "text")
+
+
+def test_settings_without_effect_are_named(place, capsys, monkeypatch):
+    from specgrad_fl import training
+
+    monkeypatch.setattr(training, "train", lambda *_: (_ for _ in ()).throw(RunError("stop")))
+    flags = ["--partition=iid", "--alpha=1", "--ratio=0.1", "--tls-ca=x", "--momentum-place=before"]
+    said = refused([*TRAIN, *flags], capsys)
+    for name, needs in (
+        ("alpha", "partition=dirichlet"),
+        ("ratio", "filter!=none"),
+        ("tls_ca", "engine=flower"),
+        ("momentum_place", "momentum!=0.0"),
+    ):
+        assert f"specgrad-fl: {name} has no effect without {needs}\n" in said
+    assert "partition has no effect" not in said
+
+
+def test_fetching_what_is_there_says_so(tmp_path, monkeypatch, capsys):
+    from specgrad_fl.data import fetch
+    from specgrad_fl.data.catalog import ENTRIES, Entry, RemoteFile
+
+    file = RemoteFile("toy.bin", "http://localhost/toy.bin", size=3)
+    entry = Entry("toy", "a toy", files=(file,))
+    monkeypatch.setitem(ENTRIES, "toy", entry)
+    folder = tmp_path / "toy"
+    assert not fetch.is_complete(entry, tmp_path)
+    folder.mkdir()
+    (folder / "toy.bin").write_bytes(b"abc")
+    assert cli.main(["data", "fetch", "toy", f"--data-root={tmp_path}"]) == 0
+    assert "was complete already" in capsys.readouterr().out
+
+
+def test_damaged_metrics_are_named(place, capsys):
+    run = place / "run"
+    assert cli.main([*TRAIN, "--quiet", "--out=run"]) == 0
+    capsys.readouterr()
+    whole = json.loads((run / "metrics.jsonl").read_text())
+    whole.pop("check")
+    for changes in ({"seconds": 3}, {"train_loss": "x"}, {"memory_mib": None}, {"round": "a"}):
+        (run / "metrics.jsonl").write_text(json.dumps({**whole, **changes}) + "\n")
+        for command in (["plot", "run"], ["list", "."], ["resume", "run"]):
+            assert "metrics.jsonl is damaged" in refused(command, capsys)
+
+
+class Tty(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("width", ["20", "80", "100"])
+def test_the_live_line_never_wraps(monkeypatch, width):
+    from specgrad_fl import progress
+    from specgrad_fl.config import Config
+
+    record = {
+        "round": 3, "train_loss": 1.0, "test_accuracy": 0.5, "filter_share": 0.1,
+        "seconds": {"round": 1.0, "train": 0.8, "aggregate": 0.1, "evaluate": 0.1},
+    }  # fmt: skip
+    monkeypatch.setenv("COLUMNS", width)
+    stream = Tty()
+    progress.Terminal(stream, "[1/12] a method with a long name/fft/seed 0")(record, Config())
+    line = stream.getvalue().removeprefix("\r\x1b[2K")
+    assert len(line) < int(width)
+    assert "\n" not in line
+
+
+def test_pictures_show_single_points_and_whole_ticks(tmp_path, monkeypatch):
+    from specgrad_fl import plots
+
+    drawn = []
+    monkeypatch.setattr(plots, "save", lambda figure, path, dpi=120: drawn.append(figure))
+    records = [{"round": r, "train_loss": 1.0} for r in (1, 2)]
+    records[-1]["test_accuracy"] = 0.5
+    plots.curves(tmp_path / "x.png", {"one": records})
+    plots.bands(tmp_path / "y.png", {"one": [records], "two": [records, records]})
+    for figure in drawn:
+        accuracy = figure.axes[0]
+        assert all(line.get_marker() == "o" for line in accuracy.lines)
+        assert all(float(tick).is_integer() for tick in accuracy.get_xticks())
+    labels = [text.get_text() for text in drawn[1].axes[0].get_legend().get_texts()]
+    assert labels == ["one (1 seed)", "two (2 seeds)"]

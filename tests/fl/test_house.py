@@ -1,0 +1,88 @@
+"""Who imports whom: no cycle, and the core knows neither Flower nor the studies."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / "python"
+# may know everything: it puts the command together
+COMPOSITION = {"specgrad_fl.cli", "specgrad_fl.demo"}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in ROOT.rglob("*.py")}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Our own modules that a file imports, at any level; not those for type checkers alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    hidden = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for node in ast.walk(block)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in hidden:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in MODULES else node.module)
+    return found & set(MODULES)
+
+
+GRAPH = {name: imports_of(path) for name, path in MODULES.items()}
+
+
+def test_no_import_cycle_at_any_level():
+    """Imports inside functions count: one that hides a cycle is one."""
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join([*trail[trail.index(name) :], name])
+        if name not in done:
+            for other in sorted(GRAPH[name]):
+                visit(other, (*trail, name))
+            done.add(name)
+
+    for name in GRAPH:
+        visit(name, ())
+
+
+def test_the_core_knows_neither_flower_nor_the_studies():
+    for name, found in GRAPH.items():
+        if name.startswith("specgrad_fl.flower") or name in COMPOSITION:
+            continue
+        if name.startswith("specgrad_fl"):
+            strangers = {n for n in found if n.startswith(("specgrad_fl.flower", "specgrad_study"))}
+            assert not strangers, f"{name} imports {strangers}"
+
+
+def test_flower_does_not_know_the_studies():
+    for name, found in GRAPH.items():
+        if name.startswith("specgrad_fl.flower"):
+            assert not {n for n in found if n.startswith("specgrad_study")}, name
+
+
+def test_constructors_start_no_process_and_open_no_file():
+    starting = {"Popen", "start", "open", "unlink", "write_text", "write_bytes", "mkdir"}
+    for name, path in MODULES.items():
+        if not name.startswith("specgrad_fl") or name.startswith("specgrad_fl.flower"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                called = {
+                    getattr(call.func, "attr", getattr(call.func, "id", ""))
+                    for call in ast.walk(node)
+                    if isinstance(call, ast.Call)
+                }
+                assert not called & starting, f"{name}: a constructor calls {called & starting}"
