@@ -67,18 +67,36 @@ def found(cell: Cell, shelf: Shelf) -> Found:
     return {seed: checkpoints for seed, checkpoints in held.items() if checkpoints}
 
 
-def absent(cell: Cell, known: Found) -> tuple[str, ...]:
-    """The seeds that were asked for and not diagnosed."""
+def rounds_of(*known: Found) -> set[int]:
+    """All rounds that were diagnosed."""
+    return {each.round for found in known for held in found.values() for each in held}
+
+
+def absent(cell: Cell, known: Found, rounds: set[int]) -> tuple[str, ...]:
+    """The seeds that were asked for and not diagnosed, or not at all of ``rounds``."""
     if cell.config is None:
         return (LEFT_OUT,)
-    return tuple(f"seed {seed}: not diagnosed" for seed in cell.seeds if seed not in known)
+    reasons = []
+    for seed in cell.seeds:
+        left = sorted(rounds - rounds_of({seed: known.get(seed, [])}))
+        if seed not in known:
+            reasons.append(f"seed {seed}: not diagnosed")
+        elif left:
+            reasons.append(f"seed {seed}: not diagnosed at rounds {', '.join(map(str, left))}")
+    return tuple(reasons)
 
 
-def measured(cell: Cell, known: Found, value: Callable[..., float | None], *of: str) -> Measured:
-    """A value for each diagnosed seed: ``value(checkpoints, *of)``."""
+def measured(
+    cell: Cell,
+    known: Found,
+    value: Callable[..., float | None],
+    *of: str,
+    rounds: set[int] | None = None,
+) -> Measured:
+    """A value for each diagnosed seed: ``value(checkpoints, *of)``; ``rounds`` are expected."""
     values = {seed: v for seed, each in known.items() if (v := value(each, *of)) is not None}
     sources = {seed: Source.of(known[seed][0].origin) for seed in values}
-    return Measured(values, absent(cell, known), sources)
+    return Measured(values, absent(cell, known, rounds or rounds_of(known)), sources)
 
 
 def _bias_cells(preset: Preset) -> list[Cell]:
@@ -113,18 +131,19 @@ def bias_reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
     """The paper's quantities, and what filters leave, for each source of the gradient."""
     results: Results = {}
     known = {cell.row: found(cell, shelf) for cell in cells}
+    rounds = rounds_of(*known.values())
     skewed = next(cell for cell in cells if cell.row == SKEWED)
     for source, column in COLUMNS.items():
         for cell in cells:
             for label, share in BANDS.items():
                 results[f"{cell.row}: {label}, %", column] = measured(
-                    cell, known[cell.row], share, source
+                    cell, known[cell.row], share, source, rounds=rounds
                 )
         results |= _growth(skewed, known, source, column)
         for label in contenders.TRIED:
             for what in ("disagreement", "mean gradient"):
                 results[f"{SKEWED}: {what} left by {label}, %", column] = measured(
-                    skewed, known[SKEWED], left, source, label, what
+                    skewed, known[SKEWED], left, source, label, what, rounds=rounds
                 )
     return results
 
@@ -169,7 +188,7 @@ def _growth(cell: Cell, known: Mapping[str, Found], source: str, column: str) ->
     return {
         (label, column): Measured(
             each,
-            absent(cell, {s: skewed[s] for s in each}),
+            absent(cell, {s: skewed[s] for s in each}, set()),
             {seed: Source.of(skewed[seed][0].origin) for seed in each},
         )
         for label, each in values.items()
@@ -289,9 +308,11 @@ def _similarity(checkpoints: Sequence[Checkpoint], stage: str) -> float | None:
 def cka_reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
     """Mean similarity between local models, by stage."""
     results: Results = {}
+    known = {cell.row: found(cell, shelf) for cell in cells}
+    rounds = rounds_of(*known.values())
     for stage in STAGES:
         for cell in cells:
-            value = measured(cell, found(cell, shelf), _similarity, stage)
+            value = measured(cell, known[cell.row], _similarity, stage, rounds=rounds)
             if value.values or stage != "layer3":
                 results[f"{stage}: {cell.row}", cell.column] = value
     return results

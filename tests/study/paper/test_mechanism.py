@@ -102,3 +102,19 @@ def test_clients_that_agree_have_no_share_of_disagreement(flat):
     found = effects.result()["none"]
     assert found.disagreement is None
     assert found.mean_gradient == pytest.approx(1)
+
+
+def test_rounds_that_one_diagnosis_lacks_are_named():
+    from specgrad_study.paper import drift
+    from specgrad_study.paper.model import Cell
+
+    def at(*rounds: int) -> list[SimpleNamespace]:
+        return [SimpleNamespace(round=number, origin={}) for number in rounds]
+
+    cell = Cell("alpha 0.1", "CIFAR-10", Config(), (0, 1, 2))
+    known = {0: at(0, 10, 20), 1: at(0)}
+    found = drift.measured(cell, known, lambda held: float(len(held)))
+    assert found.values == {0: 3, 1: 1}
+    assert found.missing == ("seed 1: not diagnosed at rounds 10, 20", "seed 2: not diagnosed")
+    whole = drift.measured(cell, {0: at(0)}, lambda held: 1.0, rounds={0, 5})
+    assert whole.missing[0] == "seed 0: not diagnosed at rounds 5"

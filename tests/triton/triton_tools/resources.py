@@ -64,17 +64,17 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
 
 
 def needed() -> list[tuple[Variant, str]]:
-    """What the table lists: every kernel on sm_80, those of ``fft`` in float32 on all targets."""
+    """What the table lists: every kernel on sm_80; in float32 ``spread`` and ``interpolate`` on all
+    targets, ``solve`` and ``middle``, which take longer to compile, on one of each kind."""
+    targets = {"spread": tuple(TARGETS), "interpolate": tuple(TARGETS)}
+    targets |= dict.fromkeys(COARSE, ("sm_80", "sm_90", "sm_120", "gfx942"))
     return [
         (variant, target)
         for variant in model_variants()
         for target in TARGETS
-        if target == "sm_80" or (variant.dtype is torch.float32 and _of_fft(variant))
+        if target == "sm_80"
+        or (variant.dtype is torch.float32 and target in targets.get(variant.kernel, ()))
     ]
-
-
-def _of_fft(variant: Variant) -> bool:
-    return variant.kernel in ("spread", "interpolate", *COARSE)
 
 
 def rows() -> list[tuple[str, ...]]:
