@@ -63,7 +63,8 @@ in_copy() {
 
 isa() {
     local sets
-    sets=$(here "$python" -m specgrad_kernels | sed -n 's/^CPU runs \(.*\); .*/\1/p' | tr -d ,)
+    sets=$(here env -u SPECGRAD_ISA "$python" -c "from specgrad_kernels.backends import cpp
+print(*(name for name, runs in cpp.cpu.features().items() if runs))")
     [ -n "$sets" ] || { skip isa "the native library is not built"; return; }
     for set in $sets; do try "isa $set" here env SPECGRAD_ISA="$set" "$python" -m pytest "${tests[@]}"; done
     for set in portable avx2 avx512; do

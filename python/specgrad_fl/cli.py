@@ -485,6 +485,14 @@ def _check_installed(command: str) -> None:
             raise not_installed(package)
 
 
+def _check_environment() -> None:
+    """The op refuses a SPECGRAD_BACKEND or SPECGRAD_ISA that names nothing when it is imported."""
+    try:
+        importlib.import_module("specgrad_kernels")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _check_unknown(unknown: list[str], parser: Parser) -> None:
     for word in unknown:
         flag = word.partition("=")[0]
@@ -505,6 +513,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _, unknown = _parser().parse_known_args(argv, arguments)
         _check_unknown(unknown, arguments.parser)
         _check_installed(arguments.command)
+        _check_environment()
         COMMANDS[arguments.command](arguments)
     except RunError as error:
         return _refuse(error)

@@ -38,6 +38,7 @@ class Recommendation:
 
     @property
     def ratios(self) -> tuple[float, ...]:
+        """The ratio of each layer, 0 where it is left alone."""
         return tuple(choice.ratio for choice in self.choices)
 
     def as_table(self) -> dict[str, float]:

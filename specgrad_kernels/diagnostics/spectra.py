@@ -118,6 +118,7 @@ class LayerSpectrum:
 
     @property
     def bins(self) -> int:
+        """How many frequencies the layer's spectrum has."""
         return reference.num_bins(self.d)
 
     @property
@@ -127,6 +128,7 @@ class LayerSpectrum:
 
     @property
     def has_bands(self) -> bool:
+        """Whether the layer is long enough to be divided into bands, and was."""
         return bool(self.edges) and has_bands(self.d)
 
     def _between(self, energies: Tensor, first: int, end: int) -> float:

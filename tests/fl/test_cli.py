@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 from specgrad_fl import cli
@@ -313,3 +315,12 @@ def test_data_list_knows_what_is_here(command, tmp_path):
     _, out, _ = command("data", "list", "--data-root=data")
     here = {line.split()[0] for line in out.splitlines() if line.split()[1] == "here"}
     assert here == {"digits", "cifar100"}
+
+
+def test_an_environment_that_names_no_backend_is_refused():
+    command = [sys.executable, "-m", "specgrad_fl.cli", "list"]
+    environment = {**os.environ, "SPECGRAD_BACKEND": "abacus"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("specgrad-fl: SPECGRAD_BACKEND must be one of auto,")
+    assert done.stderr.endswith("got 'abacus'\n")
