@@ -332,6 +332,11 @@ STABLE_TORCH_LIBRARY_IMPL(specgrad_native, CPU, m) {
   m.impl("workspace_bytes", TORCH_BOX(&workspace_bytes));
 }
 
+// The caller has seen that no gradient requires grad, which is all that torch would look for there.
+STABLE_TORCH_LIBRARY_IMPL(specgrad_native, AutogradCPU, m) {
+  m.impl("run", &run_boxed);
+}
+
 STABLE_TORCH_LIBRARY_IMPL(specgrad_native, CompositeExplicitAutograd, m) {
   m.impl("instruction_set", TORCH_BOX(&instruction_set));
   m.impl("bytes_a_vector", TORCH_BOX(&bytes_a_vector));

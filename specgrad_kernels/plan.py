@@ -89,9 +89,11 @@ class FilterPlan:
         """A plan for the layers that ``select_layers(model, select)`` takes."""
         return cls(select_layers(model, select).taken.items(), spec, backend=backend)
 
-    def _hold(self, parameters: list[nn.Parameter] | None) -> None:
-        self._parameters = parameters
-        self._some_on_meta = any(parameter.is_meta for parameter in parameters or ())
+    def _hold(self, parameters: list[nn.Parameter]) -> None:
+        self._parameters: list[nn.Parameter] | None = parameters
+        # those of the usual step, about which nothing is left to be asked
+        meta = any(parameter.is_meta for parameter in parameters)
+        self._ready = None if meta else parameters or None
 
     def _refuse_meta(self) -> None:
         """Giving a model of meta tensors memory replaces its parameters, and the plan has none."""
@@ -101,7 +103,6 @@ class FilterPlan:
                     f"the plan holds {name} as the meta tensor it was made with; call "
                     "plan.bind(model) once the model has memory"
                 )
-        self._some_on_meta = False
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -135,11 +136,10 @@ class FilterPlan:
         if is_compiling():
             ops.trace(self._listed(grads), self._graph_name, self.backend)
             return
-        parameters = self._parameters
-        if grads is None and parameters and not self._some_on_meta:
-            # the way of every step: nothing is looked up that the plan knows
-            present = [grad for each in parameters if (grad := each.grad) is not None]
-            if len(present) == len(parameters):
+        ready = self._ready
+        if grads is None and ready is not None:
+            present = [grad for each in ready if (grad := each.grad) is not None]
+            if len(present) == len(ready):
                 at_hand = self._on_cpu if present[0].is_cpu else None
                 (at_hand or self._program_on(present[0].device)).run(present)
                 return
@@ -148,7 +148,7 @@ class FilterPlan:
     def _listed(self, grads: Sequence[Tensor | None] | None) -> Sequence[Tensor | None]:
         """The gradients in the plan's order, some of them missing."""
         if grads is None:
-            if self._some_on_meta:
+            if self._ready is None:
                 self._refuse_meta()
             return [parameter.grad for parameter in self.parameters]
         if isinstance(grads, Tensor):
@@ -182,7 +182,7 @@ class FilterPlan:
                     self._shapes[index],
                     parameter.dtype,
                     d,
-                    self.spec.cutoff(d, index),
+                    self.spec.kind.changed_bins(self.spec, d, index),
                     strategy,
                     error_bound,
                     workspace,
@@ -230,7 +230,13 @@ class FilterPlan:
         return f"FilterPlan({len(self.names)} layers, {self.spec})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parameters": None, "_programs": {}, "_on_cpu": None}
+        return {
+            **self.__dict__,
+            "_parameters": None,
+            "_ready": None,
+            "_programs": {},
+            "_on_cpu": None,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -244,5 +250,6 @@ class FilterPlan:
     def __deepcopy__(self, memo: dict[int, Any]) -> FilterPlan:
         """Like an optimizer's: copied together with its model, it filters the copy."""
         twin = copy.copy(self)
-        twin._hold(copy.deepcopy(self._parameters, memo))
+        if self._parameters is not None:
+            twin._hold(copy.deepcopy(self._parameters, memo))
         return twin

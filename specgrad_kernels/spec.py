@@ -15,8 +15,6 @@ from specgrad_kernels.kinds import BOUNDARIES, KINDS, METHODS, Kind
 from specgrad_kernels.kinds.base import one_of, whole_number
 
 NONFINITE = ("propagate", "raise")
-FUSED_METHODS = ("fft", "lap", "gaussian")
-"""What the Triton kernels compute."""
 
 Ratio = reference.Ratio
 _natural_number = whole_number("a non-negative integer", lambda n: n >= 0)
@@ -112,19 +110,11 @@ class FilterSpec:
         return self._identity == other._identity
 
     def __hash__(self) -> int:
-        return self._hash
-
-    def __getstate__(self) -> dict[str, object]:
-        """The fields alone: the hash of a text is another one in every process."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return self.handle
 
     @cached_property
     def _identity(self) -> tuple[Any, ...]:
         return tuple(getattr(self, field.name) for field in fields(self))
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(self._identity)
 
     @cached_property
     def handle(self) -> int:

@@ -11,13 +11,13 @@ for float32 gradients, one for float64, and what the transform of one layer need
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from specgrad_kernels import checks, ops, reference
+from specgrad_kernels import checks, ops
 from specgrad_kernels.diagnostics.snapshot import Snapshot
 from specgrad_kernels.diagnostics.spectra import (
     LayerSpectrum,
@@ -26,6 +26,7 @@ from specgrad_kernels.diagnostics.spectra import (
     segment_edges,
     segment_energies,
 )
+from specgrad_kernels.kinds import Bins
 from specgrad_kernels.layout import is_sample_order, permute_axes, sample_order
 from specgrad_kernels.spec import FilterSpec
 
@@ -166,7 +167,7 @@ class _Layer:
         self.roughness = 0.0
         self.left = dict.fromkeys(after, 0.0)
         self._rescaled = {
-            label: torch.zeros_like(self.mean) for label, s in after.items() if not is_linear(s)
+            label: torch.zeros_like(self.mean) for label, s in after.items() if not s.kind.linear
         }
 
     def add(self, scale: float, step: float, gradient: Tensor) -> None:
@@ -189,11 +190,14 @@ class _Layer:
                 self.left[label] += scale * self._filtered_energy(difference, spec)
 
     def _filtered_energy(self, difference: Tensor, spec: FilterSpec) -> float:
-        """Energy that a linear filter leaves. One that zeroes bins needs no way back from them."""
-        if spec.method in _ZEROED_BINS:
-            zeroed = _ZEROED_BINS[spec.method](spec, self.d)
+        """Energy that a linear filter leaves. One that scales bins needs no way back from them."""
+        kind, dims = spec.kind, len(self.shape)
+        parameters = kind.parameters(spec, self.shape, 0)
+        numbers = None if parameters is None else kind.numbers(parameters, self.d, spec)
+        if isinstance(numbers, Bins) and kind.stack_dims(spec, dims) == 0:
             power = bin_energies(self._in_order(difference, spec))
-            power[zeroed] = 0
+            kept = torch.from_numpy(1 - numbers.removed).to(power)
+            power[: len(kept)] *= kept.square_()
             return float(power.sum())
         filtered = difference.clone().view(self.shape)
         ops.apply([filtered], spec)
@@ -239,19 +243,6 @@ def _moved(mean: Tensor, gradient: Tensor, step: float) -> Tensor:
     difference = gradient.reshape(-1).to(torch.float64, copy=True).sub_(mean)
     mean.add_(difference, alpha=step)
     return difference
-
-
-_ZEROED_BINS: dict[str, Callable[[FilterSpec, int], slice | Tensor]] = {
-    "fft": lambda spec, d: slice(0, spec.cutoff(d)),
-    "fft_high": lambda spec, d: slice(reference.num_bins(d) - spec.cutoff(d), None),
-    # a copy, because the slice would keep the whole permutation
-    "random": lambda spec, d: reference.random_bins(d, spec.cutoff(d), spec.seed).clone(),
-}
-
-
-def is_linear(spec: FilterSpec) -> bool:
-    """Whether the filter of a difference is the difference of the filtered."""
-    return spec.method != "l2"
 
 
 def filter_variants(spec: FilterSpec, **changes: Iterable[object]) -> dict[str, FilterSpec]:

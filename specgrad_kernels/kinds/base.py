@@ -82,6 +82,8 @@ class Kind:
     """One kind of filter; subclasses say what differs."""
 
     name: str
+    linear = True
+    """Whether the filter of a difference is the difference of the filtered."""
 
     @property
     def has_numbers(self) -> bool:
@@ -102,6 +104,10 @@ class Kind:
     def stack_dims(self, spec: FilterSpec, dims: int) -> int:
         """Leading dimensions of a tensor that number its signals, each filtered on its own."""
         return spec.batch_dims
+
+    def changed_bins(self, spec: FilterSpec, d: int, index: int) -> int:
+        """Bins of ``d`` samples up to the last that changes, or that an average halves."""
+        return spec.cutoff(d, index)
 
     def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> Hashable:
         """What the equation needs to know of a signal of this shape, ``None`` for the identity."""

@@ -41,6 +41,9 @@ class Centralize(Kind):
     def stack_dims(self, spec: FilterSpec, dims: int) -> int:
         return min(spec.batch_dims + spec.group_dims, dims)
 
+    def changed_bins(self, spec: FilterSpec, d: int, index: int) -> int:
+        return int(d > 1)
+
     def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> int | None:
         return 1 if math.prod(shape) > 1 else None
 

@@ -58,6 +58,7 @@ class L2(ByCutoff):
     """Keeps the direction and takes the length of what ``fft`` leaves."""
 
     name = "l2"
+    linear = False
 
     def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
         return reference.rescale_l2(signals, parameters)

@@ -70,6 +70,9 @@ class Spectrum(Kind):
                 "method 'spectrum' needs gains, such as gains=[(0, 0), (0.1, 1)]; got None"
             )
 
+    def changed_bins(self, spec: FilterSpec, d: int, index: int) -> int:
+        return len(np.trim_zeros(1 - gains_of(tuple(spec.gains or ()), d), "b"))
+
     def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> Breakpoints | None:
         points: Breakpoints = tuple(spec.gains or ())
         return points if np.any(gains_of(points, math.prod(shape)) != 1) else None

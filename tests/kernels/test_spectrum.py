@@ -80,3 +80,15 @@ def test_what_is_no_gain_is_refused(gains, match):
     with pytest.raises(ValueError, match=match):
         filter_grads_([grad], method="spectrum", gains=gains)
     assert torch.equal(grad, before)
+
+
+def test_a_plan_tells_which_bins_change():
+    layer = torch.nn.Parameter(torch.zeros(64, 64, 3, 3))
+
+    def bins(**options):
+        return FilterPlan([("w", layer)], FilterSpec(**options)).layers[0].cutoff
+
+    assert bins(method="spectrum", gains=[(0.1, 0), (0.1, 1)]) == 1844
+    assert bins(method="spectrum", gains=[(0.5, 1), (0.5, 0)]) == 18433
+    assert bins(method="centralize") == 1
+    assert bins(method="fft", ratio=0.1) == 1843

@@ -14,10 +14,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from specgrad_kernels.spec import FUSED_METHODS, FilterSpec
+from specgrad_kernels.spec import FilterSpec
 
 NAME = "triton"
 
+METHODS = ("fft", "lap", "gaussian", "centralize")
+"""What the kernels compute."""
 NEEDED_CAPABILITY = (8, 0)
 NEEDED_SHARED_MEMORY = 48 * 1024
 
@@ -78,7 +80,7 @@ def serves(spec: FilterSpec, device: torch.device) -> str | None:
     """Fused methods on GPU tensors; on CPU tensors where kernels are interpreted."""
     if device.type != ("cpu" if interpreting() else "cuda"):
         return f"it filters GPU tensors; these are on {device}"
-    if spec.method not in (*FUSED_METHODS, "centralize"):
+    if spec.method not in METHODS:
         return f"method {spec.method!r} is a control that only the torch backend computes"
     if device.type == "cuda":
         # of several GPUs one may be too old, which is no fault of the others
