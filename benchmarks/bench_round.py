@@ -19,12 +19,13 @@ import tempfile
 import time
 from pathlib import Path
 
+import specgrad_data
 import torch
 import torch.nn.functional as F
-from specgrad_fl import data, engine, environment, prepare
-from specgrad_fl.client import peak_mib
+from specgrad_data import Dataset
+from specgrad_fl import engine, machine, prepare
 from specgrad_fl.config import Config
-from specgrad_fl.data import Dataset
+from specgrad_fl.machine import peak_mib
 from specgrad_fl.models import Inputs, build_seeded
 from specgrad_fl.runs import RunDirectory
 from torch import Tensor, nn
@@ -36,8 +37,8 @@ CORES = len(os.sched_getaffinity(0))
 def cifar_or_noise() -> Dataset:
     """The real images where they are at hand."""
     try:
-        return data.load("cifar10")
-    except data.DataError as error:
+        return specgrad_data.load("cifar10")
+    except specgrad_data.DataError as error:
         print(f"random images instead of CIFAR-10: {error}")
         draw = torch.Generator().manual_seed(0)
         shape = (50_000, 3, 32, 32)
@@ -138,7 +139,7 @@ def measure(rounds: int, workers: int) -> dict[str, object]:
         "speedup": medians["plain"] / medians["specgrad_fl"],
         "speedup_paired": statistics.median(paired),
         "peak_mib": memory,
-        "environment": environment.report(),
+        "environment": machine.report(),
     }
 
 

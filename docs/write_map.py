@@ -14,7 +14,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "map.md"
-FOLDERS = ("csrc", "specgrad_kernels", "python/specgrad_fl", "python/specgrad_study", "benchmarks")
+FOLDERS = (
+    "csrc",
+    "specgrad_kernels",
+    "python/specgrad_data",
+    "python/specgrad_fl",
+    "python/specgrad_study",
+    "benchmarks",
+)
 
 
 def summary(path: Path) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import specgrad_data
 import torch
-from specgrad_fl import checkpoint, data, prepare
+from specgrad_fl import prepare, storage
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.runs import RunDirectory
@@ -29,7 +30,7 @@ def result_of(run: RunDirectory) -> tuple[dict[str, Any], dict[str, bytes]]:
     Left out are digests of files, which differ with the machine that holds a client's state and
     with the time that its records tell.
     """
-    tensors, facts = checkpoint.load(run.last_path)
+    tensors, facts = storage.load_tensors(run.last_path)
     kept = {k: v for k, v in facts.items() if k not in ("metrics", "client_digests")}
     return kept, {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
@@ -55,7 +56,7 @@ def make_engine(tmp_path: Path, small) -> Callable[..., Engine]:
 
     def make(**settings: Any) -> Engine:
         config = small(**settings)
-        dataset = data.load("digits")
+        dataset = specgrad_data.load("digits")
         partition = prepare.divide(config, dataset)
         run = RunDirectory(tmp_path / f"engine{len(made)}")
         run.path.mkdir()

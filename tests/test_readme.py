@@ -34,7 +34,7 @@ PAPER = "specgrad-fl reproduce strategies layers orders ratio spectral-bias cka 
 
 # A command that sets up its own environment or takes minutes is run in this form instead.
 SHORTER = {
-    "make demo": "python -m specgrad_fl.demo --help",
+    "make demo": "make --dry-run demo",
     "make test": "make --dry-run test",
     "make bench": "python -m benchmarks.run --help",
     CIFAR: "specgrad-fl list",  # an hour; test_result_configurations reads its file

@@ -17,11 +17,11 @@ from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from specgrad_fl.loading import LoadedRun, load_run
+    from specgrad_fl.results import LoadedRun, load_run
     from specgrad_fl.training import resume, train
 
 __all__ = ["Config", "ConfigError", "LoadedRun", "RunError", "load_run", "resume", "train"]
-_HOMES = {"train": "training", "resume": "training", "load_run": "loading", "LoadedRun": "loading"}
+_HOMES = {"train": "training", "resume": "training", "load_run": "results", "LoadedRun": "results"}
 
 
 def __getattr__(name: str) -> Any:

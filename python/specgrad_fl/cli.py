@@ -146,8 +146,8 @@ def _parser() -> Parser:
     listing = command("list", "methods, models and data sets; or the runs in a folder")
     listing.add_argument("folder", type=Path, nargs="?", help="folder of runs")
 
-    data = command("data", "data sets: list, fetch")
-    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    datasets = command("data", "data sets: list, fetch")
+    actions = datasets.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("list", help="every data set, and whether it is here")
     fetch = actions.add_parser("fetch", help="download a data set, verified, resumable")
     fetch.add_argument("name", help="data set, see `specgrad-fl data list`")
@@ -275,8 +275,7 @@ def _announcer(arguments: argparse.Namespace) -> Callable[[str], None]:
 
 def _report(arguments: argparse.Namespace, run: RunDirectory) -> None:
     """The results: a table for people, or one JSON object."""
-    from specgrad_fl.compare import aligned
-    from specgrad_fl.summary import shown
+    from specgrad_fl.results import aligned, shown
 
     summary = run.summary()
     if arguments.json:
@@ -288,7 +287,7 @@ def _report(arguments: argparse.Namespace, run: RunDirectory) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from specgrad_fl.compare import compare
+    from specgrad_study.compare import compare
 
     settings = _settings(arguments)
     # a file that `tune` wrote names its method
@@ -380,7 +379,8 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.folder is not None:
         _list_runs(arguments.folder)
         return
-    from specgrad_fl import data
+    import specgrad_data
+
     from specgrad_fl.methods import METHODS
     from specgrad_fl.models import MODELS
     from specgrad_fl.partition import KINDS
@@ -393,9 +393,9 @@ def _list(arguments: argparse.Namespace) -> None:
     print("models:     " + ", ".join(MODELS) + ", or module:factory")
     print("filters:    none, " + ", ".join(FILTERS) + ", or two of them as a+b or a-b")
     print("partitions: " + ", ".join(KINDS))
-    print("data sets:  " + ", ".join(entry.name for entry in data.catalog()))
+    print("data sets:  " + ", ".join(entry.name for entry in specgrad_data.catalog()))
     print("your own data, as --dataset:")
-    for name, what in data.OWN.items():
+    for name, what in specgrad_data.OWN.items():
         print(f"  {name:15} {what}")
 
 
@@ -418,17 +418,17 @@ def _list_runs(folder: Path) -> None:
 
 
 def _data(arguments: argparse.Namespace) -> None:
-    from specgrad_fl import data
-    from specgrad_fl.data import fetch
+    import specgrad_data
+    from specgrad_data import fetch
 
-    root = arguments.data_root or data.default_root()
+    root = arguments.data_root or specgrad_data.default_root()
     if arguments.action == "fetch":
-        known = {entry.name: entry for entry in data.catalog()}.get(arguments.name)
+        known = {entry.name: entry for entry in specgrad_data.catalog()}.get(arguments.name)
         there = known is not None and fetch.is_complete(known, root)
         folder = fetch.fetch(arguments.name, root, fetch_progress())
         print(f"{folder} was complete already" if there else folder)
         return
-    for entry in data.catalog():
+    for entry in specgrad_data.catalog():
         here = "here" if fetch.is_here(entry, root) else ""
         print(f"{entry.name:16} {here:5} {entry.what}")
 

@@ -7,31 +7,26 @@
 from __future__ import annotations
 
 import math
-import re
-import resource
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgrad_fl.batches import Samples
-from specgrad_fl.board import Board
 from specgrad_fl.config import Config
 from specgrad_fl.filters import filter_plan
-from specgrad_fl.flat import FlatModel
-from specgrad_fl.memory import keep_freed_memory
+from specgrad_fl.machine import AMP_DTYPES, keep_freed_memory, peak_mib
 from specgrad_fl.methods import Local, Method
+from specgrad_fl.samples import Samples
 from specgrad_fl.seeding import derive, generator
+from specgrad_fl.vectors import Board, FlatModel
 
 # decay of the mean, decay of the squares, and what keeps the quotient finite
 ADAM = (0.9, 0.999, 1e-8)
-AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -49,23 +44,6 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def peak_mib() -> float:
-    """The most memory this process has held, in MiB."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        # getrusage counts what the parent held when it started this process
-        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text(encoding="utf-8"))
-        if found:
-            return int(found[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def forget_peak() -> None:
-    """Begin the peak anew, where the system can do that."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 class Stopwatch:

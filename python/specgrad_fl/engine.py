@@ -7,25 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from specgrad_data import Dataset
 from torch import Tensor
 
-from specgrad_fl import assembly, batches, checkpoint, executor, methods
-from specgrad_fl.assembly import Blueprint
-from specgrad_fl.board import Board, Layout
-from specgrad_fl.client import Report, peak_mib
+from specgrad_fl import executor, methods, prepare, samples, storage
+from specgrad_fl.client import Report
 from specgrad_fl.config import Config
-from specgrad_fl.data import Dataset
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.executor import Executor
-from specgrad_fl.flat import FlatModel
+from specgrad_fl.machine import peak_mib
 from specgrad_fl.methods import Round, weighted_sum
 from specgrad_fl.partition import Partition
-from specgrad_fl.prepare import inputs_of
+from specgrad_fl.prepare import Blueprint, inputs_of
 from specgrad_fl.records import Record, Records
+from specgrad_fl.results import client_statistics
 from specgrad_fl.runs import RunDirectory, State
 from specgrad_fl.seeding import generator
-from specgrad_fl.states import ClientRounds, ClientStates
-from specgrad_fl.summary import client_statistics
+from specgrad_fl.storage import ClientRounds, ClientStates
+from specgrad_fl.vectors import Board, FlatModel, Layout
 
 Watcher = Callable[[Record, Config], None]
 # an executor for clients on other machines, which keep their own state
@@ -101,11 +100,11 @@ class Engine:
         self.records = Records(run.metrics_path)
         self._remote = remote
         self._fingerprint, self._partition = dataset.fingerprint, partition.digest
-        kind, self._arrays = batches.stored(dataset, config.augment, config.channels_last)
+        kind, self._arrays = samples.stored(dataset, config.augment, config.channels_last)
         self._arrays |= partition.arrays()
         self._blueprint = Blueprint(config, kind, inputs_of(dataset))
-        self.flat = assembly.build_model(self._blueprint)
-        federation = assembly.federation_of(self._blueprint, self._arrays, self.flat)
+        self.flat = prepare.build_model(self._blueprint)
+        federation = prepare.federation_of(self._blueprint, self._arrays, self.flat)
         self.method = methods.build(config.method, config.options, federation)
         self.server = self.method.server_state()
         self.sizes = federation.sizes
@@ -316,13 +315,13 @@ class Engine:
         self.flat.write_buffers(self.board.buffers)
         facts = {"round": done, "accuracy": accuracy, "chosen_on": CHOSEN_ON[chosen_on]}
         whole = {k: v.detach().clone() for k, v in self.flat.model.state_dict().items()}
-        checkpoint.save(self.run.best_path, whole, facts)
+        storage.save_tensors(self.run.best_path, whole, facts)
 
     def final_scores(self) -> Record:
         """The test accuracy of the weights that validation chose; nothing without validation."""
         if not self.config.validation:
             return {}
-        self.flat.model.load_state_dict(checkpoint.load(self.run.best_path)[0])
+        self.flat.model.load_state_dict(storage.load_tensors(self.run.best_path)[0])
         self.board.scored.copy_(self.flat.weights)
         self.board.buffers.copy_(self.flat.read_buffers())
         return {"best_accuracy": self.executor.score().accuracy}

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from specgrad_data.errors import EXTRAS, installing, not_installed, suggest
+from specgrad_data.errors import UserError as RunError
 
-
-class RunError(Exception):
-    """One sentence: what is wrong, the value at fault, and the remedy.
-
-    trace: where a user's own code failed, to be shown after the sentence
-    """
-
-    def __init__(self, sentence: str, trace: str = "") -> None:
-        super().__init__(sentence)
-        self.trace = trace
+__all__ = [
+    "EXTRAS",
+    "ConfigError",
+    "Diverged",
+    "RunError",
+    "installing",
+    "not_installed",
+    "suggest",
+]
 
 
 class ConfigError(RunError):
@@ -23,39 +22,3 @@ class ConfigError(RunError):
 
 class Diverged(RunError):
     """Weights or loss are no longer finite: the same settings would always end here."""
-
-
-# packages that only some of the commands need, and the extra that brings each
-EXTRAS = {
-    "safetensors": "fl",
-    "matplotlib": "fl",
-    "sklearn": "fl",
-    "PIL": "fl",
-    "pyarrow": "fl",
-    "flwr": "fl,flower",
-}
-
-
-def installing(extra: str) -> str:
-    """The end of a refusal: how to get an extra.
-
-    >>> installing("fl")
-    'pip install "specgrad[fl]" (in its source tree: pip install ".[fl]")'
-    """
-    return f'pip install "specgrad[{extra}]" (in its source tree: pip install ".[{extra}]")'
-
-
-def not_installed(package: str) -> RunError:
-    """The refusal of what needs one of the optional packages."""
-    return RunError(f"{package} is not installed; {installing(EXTRAS[package])}")
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of a refusal: the nearest right name, or all of them.
-
-    >>> suggest("fedporx", ["fedavg", "fedprox"])
-    "did you mean 'fedprox'?"
-    """
-    names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}"

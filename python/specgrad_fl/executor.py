@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from specgrad_fl import assembly
-from specgrad_fl.assembly import Blueprint
-from specgrad_fl.board import DTYPES, Board, Layout, layout_of, mapped, private
-from specgrad_fl.children import Children, Message
-from specgrad_fl.client import Report
+from specgrad_fl import pool, prepare
+from specgrad_fl.client import ClientRunner, Report
 from specgrad_fl.config import Config
-from specgrad_fl.flat import FlatModel
+from specgrad_fl.pool import Message, Pool
+from specgrad_fl.prepare import Blueprint
+from specgrad_fl.vectors import DTYPES, Board, FlatModel, Layout, layout_of, mapped, private
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class InProcess:
         self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
     ) -> None:
         self.board = Board(private(layout))
-        self._runner = assembly.build_runner(blueprint, arrays, flat, self.board)
+        self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
         self._batch = blueprint.config.eval_batch
 
     def start(self) -> None:
@@ -148,10 +148,10 @@ class Workers:
         self.processes = processes
         self._blueprint, self._arrays, self._layout = blueprint, arrays, layout
         self._sizes = arrays["sizes"].tolist()
-        self._counts = {part: assembly.count_of(arrays, part) for part in ("test", "held_out")}
+        self._counts = {part: prepare.count_of(arrays, part) for part in ("test", "held_out")}
         self._config = blueprint.config
         self._memory = [0.0] * processes
-        self._children = Children("specgrad_fl.worker", processes, self._config.threads)
+        self._pool = Pool("specgrad_fl.executor", processes, self._config.threads)
 
     def start(self) -> None:
         data_layout = layout_of(self._arrays)
@@ -161,8 +161,8 @@ class Workers:
             for name, tensor in self._arrays.items():
                 shared[name].copy_(tensor)
             self.board = Board(mapped(self._layout, folder))
-            self._children.start()
-            self._children.tell_all(
+            self._pool.start()
+            self._pool.tell_all(
                 {
                     "blueprint": self._blueprint.as_dict(),
                     "folder": str(folder),
@@ -187,17 +187,15 @@ class Workers:
             report = reports[by_size[index]] = Report(**reply["value"])
             self._memory[number] = report.peak_mib
 
-        self._children.spread(orders, heard)
+        self._pool.spread(orders, heard)
         return [reports[row] for row in range(len(clients))]
 
     def score(self, part: str = "test") -> Score:
-        self._children.tell_all({"load": None})
+        self._pool.tell_all({"load": None})
         count = self._counts[part]
         parts: dict[int, Any] = {}
         orders = [{"score": [part, *span]} for span in spans(count, self._config.eval_batch)]
-        self._children.spread(
-            orders, lambda index, _, reply: parts.__setitem__(index, reply["value"])
-        )
+        self._pool.spread(orders, lambda index, _, reply: parts.__setitem__(index, reply["value"]))
         return summed((parts[index] for index in range(len(orders))), count)
 
     def remarks(self) -> dict[str, Any]:
@@ -207,7 +205,7 @@ class Workers:
         return list(self._memory)
 
     def close(self) -> None:
-        self._children.close()
+        self._pool.close()
 
 
 def _scratch(layout: Layout) -> Path:
@@ -235,3 +233,38 @@ def choose(
     if processes == 1:
         return InProcess(blueprint, arrays, flat, layout)
     return Workers(blueprint, arrays, layout, processes)
+
+
+def _runner(order: Message) -> ClientRunner:
+    sys.path[:] = order["path"]
+    blueprint = prepare.Blueprint.parse(order["blueprint"])
+    torch.set_num_threads(blueprint.config.threads)
+    folder = Path(order["folder"])
+    arrays = mapped(order["data"], folder)
+    board = Board(mapped(order["board"], folder))
+    return prepare.build_runner(blueprint, arrays, prepare.build_model(blueprint), board)
+
+
+class Worker:
+    """A runner, made by the first order."""
+
+    runner: ClientRunner | None = None
+
+    def __call__(self, order: Message, say: Any) -> Any:
+        if self.runner is None:
+            self.runner = _runner(order)
+            return None
+        if "train" in order:
+            return self.runner.train(*order["train"]).as_dict()
+        if "load" in order:
+            return self.runner.load_scored()
+        return self.runner.score(*order["score"])
+
+    def own_code(self) -> dict[str, str]:
+        """What may be to blame besides ourselves."""
+        return self.runner.config.own_code if self.runner else {}
+
+
+if __name__ == "__main__":
+    worker = Worker()
+    pool.serve(int(sys.argv[1]), worker, worker.own_code)

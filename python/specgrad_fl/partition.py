@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from specgrad_data.dataset import Dataset
+from specgrad_data.errors import DataError
 from torch import Tensor
 
-from specgrad_fl.atomic import replacing
-from specgrad_fl.data.base import DataError, Dataset
 from specgrad_fl.errors import suggest
+from specgrad_fl.storage import replacing
 
 Indices = NDArray[np.int64]
 KINDS = ("dirichlet", "iid", "shards", "natural", "feature_shift")
@@ -200,7 +201,7 @@ def make_partition(
 
     Equal sizes drop the remainder of the division.
 
-    >>> from specgrad_fl.data import load
+    >>> from specgrad_data import load
     >>> partition = make_partition(load("digits"), kind="dirichlet", clients=10, seed=0)
     >>> set(partition.sizes)
     {143}

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from specgrad_fl import atomic
+from specgrad_fl import storage
 from specgrad_fl.records import Record
 
 ACCURACY = ("validation_accuracy", "test_accuracy")
@@ -24,7 +24,7 @@ FEW = 20
 
 def save(figure: Figure, path: Path, dpi: int = 120) -> None:
     """Write a figure, whole or not at all."""
-    with atomic.replacing(path) as temporary:
+    with storage.replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=dpi)
 
 

@@ -1,20 +1,29 @@
-"""From a configuration to its data, its partition and its resolved settings."""
+"""From a configuration to what a run is made of: data, partition, model, method, client runner."""
 
 from __future__ import annotations
 
 import math
+import traceback
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import specgrad_data
 import torch
+from specgrad_data import DataError, Dataset, own
+from torch import Tensor
 
-from specgrad_fl import assembly, data, methods, models
-from specgrad_fl.config import Config
-from specgrad_fl.data import Dataset
+from specgrad_fl import machine, methods, models
+from specgrad_fl.client import ClientRunner
+from specgrad_fl.config import Config, Options
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.filters import filter_plan
-from specgrad_fl.flat import FlatModel
+from specgrad_fl.own_code import imported
 from specgrad_fl.partition import Partition, make_partition
+from specgrad_fl.samples import Format, Samples
 from specgrad_fl.seeding import derive
+from specgrad_fl.vectors import Board, FlatModel
 
 # a forward pass alone, of the cost of forward and backward
 EVALUATION_COST = 0.3
@@ -23,8 +32,8 @@ EVALUATION_SHARE = 0.05
 
 def prepare(config: Config) -> tuple[Config, Dataset, Partition]:
     """Refuse what cannot be run; else the resolved configuration, its data and its partition."""
-    assembly.device_of(config)
-    assembly.check_amp(config)
+    machine.device_of(config)
+    machine.check_amp(config)
     methods.resolve_options(config.method, config.options)
     _check_optimizer(config)
     dataset = load_data(config)
@@ -47,8 +56,31 @@ def _check_optimizer(config: Config) -> None:
 
 def load_data(config: Config) -> Dataset:
     """The configured data set."""
+    form, colon, _ = config.dataset.partition(":")
+    if colon and form not in specgrad_data.OWN_LOADERS:
+        return _from_own_loader(config.dataset, config.data_options)
     root = Path(config.data_root) if config.data_root else None
-    return data.load(config.dataset, root, **config.data_options)
+    return specgrad_data.load(config.dataset, root, **config.data_options)
+
+
+def _from_own_loader(name: str, options: Options) -> Dataset:
+    """What ``module:loader`` returns: arrays as in an npz file, as a dictionary."""
+    loader = imported("dataset", name)
+    try:
+        arrays = loader(**options)
+    except Exception as error:  # whatever a loader of one's own raises
+        raise DataError(
+            f"dataset {name!r} failed: {type(error).__name__}: {error}", traceback.format_exc()
+        ) from error
+    needed = ("x_train", "y_train", "x_test", "y_test")
+    if not isinstance(arrays, dict) or any(key not in arrays for key in needed):
+        raise DataError(
+            f"dataset {name!r} returned {type(arrays).__name__}; return a dictionary with the "
+            f"arrays {', '.join(needed)}"
+        )
+    return own.from_arrays(
+        Path(name.replace(":", ".")), {k: np.asarray(v) for k, v in arrays.items()}
+    )
 
 
 def divide(config: Config, dataset: Dataset) -> Partition:
@@ -98,7 +130,7 @@ def inputs_of(dataset: Dataset) -> models.Inputs:
 def check_model(config: Config, dataset: Dataset) -> None:
     """Refuse a model that does not fit the data, or a filter that does not fit the model."""
     inputs = inputs_of(dataset)
-    device = assembly.device_of(config)  # a filter may serve there and nowhere else
+    device = machine.device_of(config)  # a filter may serve there and nowhere else
     model = models.build(config.model, inputs, config.model_options).eval().to(device)
     filter_plan(model, config)
     sample = dataset.test_x[:2].to(device)
@@ -120,3 +152,97 @@ def check_model(config: Config, dataset: Dataset) -> None:
             f"expected one tensor of shape {expected}"
         )
     FlatModel(model, device)  # refuses parameters that it cannot hold
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Everything but the arrays, in a form that JSON can carry to a worker."""
+
+    config: Config
+    kind: Format
+    inputs: models.Inputs
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "config": self.config.as_dict(),
+            "kind": self.kind.as_dict(),
+            "inputs": dict(self.inputs.__dict__),
+        }
+
+    @staticmethod
+    def parse(fields: dict[str, Any]) -> Blueprint:
+        """The inverse of :meth:`as_dict`."""
+        return Blueprint(
+            Config(**fields["config"]),
+            Format.parse(fields["kind"]),
+            models.Inputs(**fields["inputs"]),
+        )
+
+
+def split_clients(arrays: dict[str, Tensor]) -> list[Tensor]:
+    """The partition, which travels as two arrays."""
+    return list(arrays["indices"].split(arrays["sizes"].tolist()))
+
+
+def count_of(arrays: dict[str, Tensor], part: str) -> int:
+    """Samples to be scored: of the ``test`` set, or ``held_out``."""
+    if part == "test":
+        return len(arrays["test_y"])
+    return len(arrays["held_out"]) if "held_out" in arrays else 0
+
+
+def federation_of(
+    blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel
+) -> methods.Federation:
+    """What a method may know."""
+    classes = blueprint.inputs.num_classes
+    labels = arrays["train_y"]
+    rows = [torch.bincount(labels[held], minlength=classes) for held in split_clients(arrays)]
+    return methods.Federation(
+        sizes=arrays["sizes"],
+        histograms=torch.stack(rows),
+        test_histogram=torch.bincount(arrays["test_y"], minlength=classes),
+        size=flat.size,
+        groups=layer_groups(flat),
+        server_lr=blueprint.config.server_lr,
+    )
+
+
+def layer_groups(flat: FlatModel) -> tuple[slice, ...]:
+    """The model's own groups, or runs of tensors that each end at a bias.
+
+    >>> from torch import nn
+    >>> layer_groups(FlatModel(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1, bias=False))))
+    (slice(0, 9, None), slice(9, 12, None))
+    """
+    own = getattr(flat.model, "layer_groups", None)
+    if own is not None:
+        return tuple(
+            slice(flat.segments[names[0]].start, flat.segments[names[-1]].stop) for names in own()
+        )
+    groups, start = [], 0
+    for name, segment in flat.segments.items():
+        if "bias" in name:
+            groups.append(slice(start, segment.stop))
+            start = segment.stop
+    if start < flat.size:
+        groups.append(slice(start, flat.size))
+    return tuple(groups)
+
+
+def build_model(blueprint: Blueprint) -> FlatModel:
+    """The model with its initial weights, on its device."""
+    config = blueprint.config
+    model = models.build_seeded(config.model, blueprint.inputs, config.model_options, config.seed)
+    return FlatModel(model, machine.device_of(config))
+
+
+def build_runner(
+    blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, board: Board
+) -> ClientRunner:
+    """A runner over arrays and board, whoever owns their memory."""
+    config = blueprint.config
+    method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
+    samples = Samples(blueprint.kind, arrays, machine.device_of(config))
+    partition = dict(enumerate(split_clients(arrays)))
+    return ClientRunner(config, flat, samples, partition, method, board, arrays.get("held_out"))

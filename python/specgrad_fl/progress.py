@@ -6,18 +6,13 @@ import json
 import os
 import shutil
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable
+from typing import TextIO
 
 from specgrad_fl.config import Config
 from specgrad_fl.records import Record
-from specgrad_fl.runs import RunDirectory
-
-if TYPE_CHECKING:
-    from specgrad_fl.fleet import Job
 
 Watcher = Callable[[Record, Config], None]
 SECONDS_BETWEEN_LINES = 10
@@ -149,61 +144,6 @@ def watcher(quiet: bool, label: str = "", as_json: bool = False) -> Watcher | No
     if as_json:
         return Lines(sys.stdout, label)
     return Terminal(sys.stderr, label) if sys.stderr.isatty() else Plain(sys.stderr, label)
-
-
-class FleetProgress:
-    """Of many runs side by side: all of them in the live line, JSON for each finished run."""
-
-    def __init__(self, jobs: Sequence[Job], quiet: bool) -> None:
-        self._quiet = quiet
-        self._runs = len(jobs)
-        self._done_runs = 0
-        self._left = sum(job.config.rounds - len(RunDirectory(job.path).records()) for job in jobs)
-        self._played = 0
-        self._lock = threading.Lock()
-        self._begun = time.perf_counter()
-
-    @property
-    def seconds_left(self) -> float:
-        """By the pace so far, all processes together."""
-        elapsed = time.perf_counter() - self._begun
-        return elapsed / max(self._played, 1) * self._left
-
-    def __call__(self, job: Job, record: Record) -> None:
-        with self._lock:
-            self._count(job, record)
-
-    def _count(self, job: Job, record: Record) -> None:
-        self._played += 1
-        self._left -= 1
-        ended = record["round"] == job.config.rounds
-        self._done_runs += ended
-        if self._quiet:
-            return
-        if sys.stderr.isatty():
-            accuracy = record.get("test_accuracy")
-            score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
-            rewrite(
-                sys.stderr,
-                f"[{self._done_runs}/{self._runs} runs]",
-                f"left {clock(self.seconds_left)}",
-                f"round {record['round']}/{job.config.rounds}{score}",
-                job.path.name,
-            )
-        elif ended:
-            facts = {
-                "run": job.path.name,
-                "runs_done": self._done_runs,
-                "of": self._runs,
-                "test_accuracy": record.get("test_accuracy"),
-                "seconds_left": round(self.seconds_left),
-            }
-            print(json.dumps(facts), flush=True)
-
-    def end(self) -> None:
-        """Leave the live line."""
-        if not self._quiet and sys.stderr.isatty() and self._played:
-            sys.stderr.write("\n")
 
 
 class Status:

@@ -7,14 +7,15 @@ import hashlib
 import io
 import json
 import os
+import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from specgrad_fl import atomic, events
-from specgrad_fl.checkpoint import way_back
+from specgrad_fl import storage
 from specgrad_fl.errors import RunError
+from specgrad_fl.storage import way_back
 
 Record = dict[str, Any]
 MEASURED = ("time", "seconds", "filter_share", "memory_mib")
@@ -117,8 +118,8 @@ class Records(Sequence[Record]):
     def rewind(self, rounds: int, digest: str = "") -> None:
         """Forget what was written after the stored round, and what a crash left half written."""
         self.check(rounds, digest)
-        atomic.write_text(self.path, "".join(map(line, self)))
-        with atomic.replacing(self._events_path()) as temporary:
+        storage.write_text(self.path, "".join(map(line, self)))
+        with storage.replacing(self._events_path()) as temporary:
             for record in self:
                 _add_events(temporary, record)
 
@@ -132,15 +133,15 @@ class Records(Sequence[Record]):
                 os.fsync(file.fileno())
             _add_events(self._events_path(), record)
         except OSError as error:
-            raise atomic.cannot_write(self.path, error) from error
+            raise storage.cannot_write(self.path, error) from error
 
     def _events_path(self) -> Path:
-        found = sorted(self.path.parent.glob("events.out.tfevents.*.specgrad"))
-        return found[0] if found else self.path.parent / events.file_name(time.time())
+        found = sorted(self.path.parent.glob("out.tfevents.*.specgrad"))
+        return found[0] if found else self.path.parent / file_name(time.time())
 
     def write_csv(self) -> None:
         """All rounds as a table; nested numbers get dotted names."""
-        atomic.write_text(self.path.with_suffix(".csv"), csv_text(map(flattened, self)))
+        storage.write_text(self.path.with_suffix(".csv"), csv_text(map(flattened, self)))
 
 
 def csv_text(rows: Iterable[dict[str, Any]]) -> str:
@@ -173,4 +174,84 @@ def _add_events(path: Path, record: Record) -> None:
     """The numbers of a record that are worth a curve."""
     flat = flattened({k: v for k, v in record.items() if k not in ("round", "time")})
     scalars = {name.replace(".", "/"): float(value) for name, value in flat.items()}
-    events.append_scalars(path, record["time"], record["round"], scalars)
+    append_scalars(path, record["time"], record["round"], scalars)
+
+
+_POLYNOMIAL = 0x82F63B78
+_VERSION = "brain.Event:2"
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = (byte >> 1) ^ (_POLYNOMIAL if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_TABLE = _crc_table()
+
+
+def crc32c(data: bytes) -> int:
+    """The Castagnoli checksum.
+
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    """
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def _masked(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def framed(data: bytes) -> bytes:
+    """A record of the file format: length, its checksum, data, their checksum."""
+    length = struct.pack("<Q", len(data))
+    return length + _masked(length) + data + _masked(data)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _message(number: int, data: bytes) -> bytes:
+    """A length-delimited protocol buffer field."""
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def scalar_event(wall_time: float, step: int, tag: str, value: float) -> bytes:
+    """One scalar as an Event message: wall_time, step, summary { value { tag, simple_value } }."""
+    entry = _message(1, tag.encode()) + _varint(2 << 3 | 5) + struct.pack("<f", value)
+    time_field = _varint(1 << 3 | 1) + struct.pack("<d", wall_time)
+    step_field = _varint(2 << 3) + _varint(step)
+    return time_field + step_field + _message(5, _message(1, entry))
+
+
+def version_event(wall_time: float) -> bytes:
+    """The first event of every file."""
+    return _varint(1 << 3 | 1) + struct.pack("<d", wall_time) + _message(3, _VERSION.encode())
+
+
+def file_name(started: float) -> str:
+    """A name that TensorBoard recognises."""
+    return f"events.out.tfevents.{int(started):010d}.specgrad"
+
+
+def append_scalars(path: Path, wall_time: float, step: int, scalars: dict[str, float]) -> None:
+    """Add scalars to an event file, which is begun if need be."""
+    records = [scalar_event(wall_time, step, tag, value) for tag, value in scalars.items()]
+    with open(path, "ab") as file:
+        if file.tell() == 0:
+            file.write(framed(version_event(wall_time)))
+        file.write(b"".join(map(framed, records)))

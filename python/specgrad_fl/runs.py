@@ -1,7 +1,7 @@
 """The run directory: everything a run leaves behind, safe against being killed at any moment.
 
 config.toml            the resolved configuration
-environment.json       machine and versions
+machine.json       machine and versions
 inputs.json            what the model takes: shape, classes, mean and deviation of the pixels
 partition.npz, .png    which client holds which samples
 metrics.jsonl          one line for each round; metrics.csv holds the same
@@ -25,17 +25,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specgrad_data import Dataset
 from torch import Tensor
 
-from specgrad_fl import atomic, checkpoint, environment, records
-from specgrad_fl.atomic import PRIVATE, TEMPORARY
-from specgrad_fl.checkpoint import way_back
+from specgrad_fl import machine, records, storage
 from specgrad_fl.config import EXECUTION_KEYS, Config, read_toml, to_toml
-from specgrad_fl.data import Dataset
 from specgrad_fl.errors import RunError
 from specgrad_fl.partition import Partition
 from specgrad_fl.records import Record, Records
-from specgrad_fl.states import client_path
+from specgrad_fl.storage import PRIVATE, TEMPORARY, client_path, way_back
 
 _DIGEST_LINE = "# digest of the settings that decide the result: "
 _BEFORE_THE_FIRST_ROUND = (
@@ -158,7 +156,7 @@ class RunDirectory:
     def reconfigure(self, config: Config) -> None:
         """Write the configuration, and what tells whether its decisive settings were changed."""
         text = f"{_DIGEST_LINE}{config.digest}\n{to_toml(config.as_dict())}"
-        atomic.write_text(self.config_path, text)
+        storage.write_text(self.config_path, text)
 
     def config(self) -> Config:
         """The configuration the run was begun with."""
@@ -178,24 +176,24 @@ class RunDirectory:
         if not self.partition_path.is_file():
             partition.save(self.partition_path)
         if not self.inputs_path.is_file():
-            atomic.write_text(self.inputs_path, _json(inputs))
+            storage.write_text(self.inputs_path, _json(inputs))
         if not self._environment_path.is_file():
-            atomic.write_text(self._environment_path, _json(environment.report()))
+            storage.write_text(self._environment_path, _json(machine.report()))
         if not self._heatmap_path.is_file():
             partition.heatmap(self._heatmap_path, dataset.train_y, dataset.num_classes)
 
     def save_state(self, state: State, config: Config) -> None:
         """Store the state after a round."""
         facts = {k: v for k, v in vars(state).items() if k != "tensors"}
-        checkpoint.save(self.last_path, state.tensors, {**facts, "config": config.digest})
+        storage.save_tensors(self.last_path, state.tensors, {**facts, "config": config.digest})
 
     def load_state(self, config: Config, fingerprint: str) -> State:
         """The stored state, or a new one where none was stored yet."""
         if not self.last_path.is_file():
             if self.records():
-                raise checkpoint.missing(self.last_path)
+                raise storage.missing_file(self.last_path)
             return State(fingerprint=fingerprint)
-        tensors, facts = checkpoint.load(self.last_path)
+        tensors, facts = storage.load_tensors(self.last_path)
         # a finished run that is extended was stored with fewer rounds
         before = config.replace(rounds=facts["rounds"]) if facts.get("rounds") else config
         if facts.pop("config", None) not in (config.digest, before.digest):
@@ -214,7 +212,7 @@ class RunDirectory:
 
     def facts(self) -> dict[str, Any]:
         """What the stored state says besides its tensors; nothing where none was stored yet."""
-        return checkpoint.load(self.last_path)[1] if self.last_path.is_file() else {}
+        return storage.load_tensors(self.last_path)[1] if self.last_path.is_file() else {}
 
     def load_rounds(self) -> int:
         """How many rounds the stored state has seen."""
@@ -232,11 +230,11 @@ class RunDirectory:
         found.check(state.rounds, state.metrics)
         if state.partition and Partition.load(self.partition_path).digest != state.partition:
             raise self.changed(self.partition_path)
-        checkpoint.load(self.best_path)
+        storage.load_tensors(self.best_path)
         for client, number in state.client_rounds.items():
             if client in state.client_digests:
                 path = client_path(self.clients_path, client, number)
-                checkpoint.load(path, state.client_digests[client])
+                storage.load_tensors(path, state.client_digests[client])
         stored = self.summary()
         expected = summarise(list(found), config)
         if any(stored[name] != value for name, value in expected.items() if name in stored):
@@ -256,7 +254,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Record) -> None:
         """Mark the run as finished."""
-        atomic.write_text(self.summary_path, _json(summary))
+        storage.write_text(self.summary_path, _json(summary))
 
     def summary(self) -> Record:
         """The results of a finished run."""

@@ -6,18 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specgrad_fl import assembly, methods
-from specgrad_fl.batches import format_of
+from specgrad_data import Dataset
+
+from specgrad_fl import machine, methods
 from specgrad_fl.config import Config
-from specgrad_fl.data import Dataset
 from specgrad_fl.engine import Engine, RemoteExecutor, Watcher, silent
 from specgrad_fl.errors import Diverged, RunError
-from specgrad_fl.imports import failure, imported
+from specgrad_fl.own_code import failure, imported
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import divide, inputs_of, load_data, prepare
 from specgrad_fl.records import Record
+from specgrad_fl.results import summarise
 from specgrad_fl.runs import RunDirectory, check_same, extended
-from specgrad_fl.summary import summarise
+from specgrad_fl.samples import format_of
 
 # engines other than this process, as module:function; each takes a run, its data and a watcher
 OTHER_ENGINES = {"flower": "specgrad_fl.flower.launch:play"}
@@ -122,7 +123,7 @@ def carry_on(
     dataset: Dataset | None = None,
 ) -> RunDirectory:
     """Play the rounds that are left, with clients here or on other machines."""
-    assembly.check_amp(config)
+    machine.check_amp(config)
     try:
         with run.locked():
             return _play(run, config, watch, remote, dataset or load_data(config))
@@ -142,7 +143,7 @@ def _play(
     remote: RemoteExecutor | None,
     dataset: Dataset,
 ) -> RunDirectory:
-    from specgrad_fl import plots  # matplotlib takes a second to import
+    from specgrad_fl import plots
 
     partition = partition_of(run, config, dataset)
     run.complete(partition, dataset, _about(config, dataset))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from specgrad_fl import atomic, cli
+from specgrad_fl import cli, storage
 from specgrad_fl.errors import RunError
 
 MODULE = """
@@ -280,10 +280,10 @@ def test_a_read_only_disk_is_one_sentence(tmp_path, monkeypatch):
     def forbidden(*_, **__):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(atomic.os, "open", forbidden)
+    monkeypatch.setattr(storage.os, "open", forbidden)
     monkeypatch.setattr(Path, "unlink", forbidden)
     with pytest.raises(RunError, match=r"cannot write .*file\.txt: Read-only file system"):
-        atomic.write_text(tmp_path / "file.txt", "text")
+        storage.write_text(tmp_path / "file.txt", "text")
 
 
 def test_settings_without_effect_are_named(place, capsys, monkeypatch):
@@ -303,8 +303,8 @@ def test_settings_without_effect_are_named(place, capsys, monkeypatch):
 
 
 def test_fetching_what_is_there_says_so(tmp_path, monkeypatch, capsys):
-    from specgrad_fl.data import fetch
-    from specgrad_fl.data.catalog import ENTRIES, Entry, RemoteFile
+    from specgrad_data import fetch
+    from specgrad_data.catalog import ENTRIES, Entry, RemoteFile
 
     file = RemoteFile("toy.bin", "http://localhost/toy.bin", size=3)
     entry = Entry("toy", "a toy", files=(file,))

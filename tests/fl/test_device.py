@@ -1,9 +1,10 @@
 """The trainer on a GPU, as far as that can be tried without one."""
 
 import pytest
+import specgrad_data
 import torch
 from pretended import DEVICE, OnDevice, second_gpu
-from specgrad_fl import data, engine, environment, prepare
+from specgrad_fl import engine, machine, prepare
 from specgrad_fl.errors import ConfigError
 
 from specgrad_kernels import backends
@@ -51,7 +52,7 @@ def test_the_filter_is_timed_on_its_own_device(monkeypatch, play):
 def test_the_filter_is_asked_about_the_configured_device(monkeypatch, small):
     """The check of a configuration plans for the device that will train."""
     config = small(device="cuda:1", filter="fft", filter_backend="triton")
-    dataset = data.load("digits")
+    dataset = specgrad_data.load("digits")
     asked = []
 
     def serves(spec, device):
@@ -71,6 +72,6 @@ def test_the_filter_is_asked_about_the_configured_device(monkeypatch, small):
 
 def test_float32_is_float32_and_said_to_be(monkeypatch, small):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert environment.report()["tf32"]
+    assert machine.report()["tf32"]
     engine.assembly.device_of(small())
-    assert not environment.report()["tf32"]
+    assert not machine.report()["tf32"]

@@ -7,19 +7,20 @@ import subprocess
 import sys
 
 import pytest
+import specgrad_data
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specgrad_fl import assembly, data, training
-from specgrad_fl.batches import Format, Samples, stored
+from specgrad_fl import machine, prepare, training
 from specgrad_fl.client import ClientRunner
 from specgrad_fl.config import Config
 from specgrad_fl.engine import draw_clients, evaluates, silent
 from specgrad_fl.errors import ConfigError, Diverged, RunError
-from specgrad_fl.flat import FlatModel
 from specgrad_fl.models import Inputs, build
 from specgrad_fl.runs import RunDirectory
-from specgrad_fl.states import ClientStates
+from specgrad_fl.samples import Format, Samples, stored
+from specgrad_fl.storage import ClientStates
+from specgrad_fl.vectors import FlatModel
 from torch import nn
 
 
@@ -130,7 +131,7 @@ def test_tokens_pass_through():
 
 
 def test_digits_are_never_augmented():
-    kind, _ = stored(data.load("digits"), augment=True, channels_last=True)
+    kind, _ = stored(specgrad_data.load("digits"), augment=True, channels_last=True)
     assert (kind.pad, kind.flip) == (0, False)
 
 
@@ -216,10 +217,10 @@ def test_mixed_precision_trains(tmp_path, small, amp):
 
 
 def test_a_cpu_without_mixed_precision_is_told_so(small, monkeypatch):
-    monkeypatch.setattr(assembly, "_AMP_PROBE", "import os, signal; os.kill(os.getpid(), 4)")
+    monkeypatch.setattr(prepare, "_AMP_PROBE", "import os, signal; os.kill(os.getpid(), 4)")
     with pytest.raises(ConfigError, match=r"amp 'bf16' does not work .* ends with signal 4"):
-        assembly.check_amp(small(amp="bf16"))
-    assembly.check_amp(small(amp="off"))
+        machine.check_amp(small(amp="bf16"))
+    machine.check_amp(small(amp="off"))
 
 
 @pytest.mark.slow

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from specgrad_fl import fleet
 from specgrad_fl.errors import RunError
-from specgrad_fl.fleet import DIVERGED, FINISHED, REFUSED, Job
 from specgrad_fl.runs import RunDirectory
+from specgrad_study import fleet
+from specgrad_study.fleet import DIVERGED, FINISHED, REFUSED, Job
 
 
 def ignore(job, record):
@@ -91,7 +91,7 @@ def children() -> list[int]:
     if not own.is_dir():
         pytest.skip("needs the process tree of Linux")
     found = " ".join(path.read_text() for path in own.glob("*/children")).split()
-    return [int(pid) for pid in found if b"specgrad_fl.fleet" in command_line(pid)]
+    return [int(pid) for pid in found if b"specgrad_study.fleet" in command_line(pid)]
 
 
 def command_line(pid: str) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "python"
 # may know everything: it puts the command together
-COMPOSITION = {"specgrad_fl.cli", "specgrad_fl.demo"}
+COMPOSITION = {"specgrad_fl.cli"}
 
 
 def name_of(path: Path) -> str:

@@ -11,7 +11,7 @@ SCRIPT = """
 import ctypes
 import resource
 import torch
-from specgrad_fl.memory import keep_freed_memory
+from specgrad_fl.machine import keep_freed_memory
 
 PR_SET_THP_DISABLE = 41  # a huge page would be one fault for 512 pages
 ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)

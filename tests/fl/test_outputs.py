@@ -10,9 +10,9 @@ import sys
 
 import pytest
 import torch
-from specgrad_fl import events, progress, summary
-from specgrad_fl.client import peak_mib
+from specgrad_fl import progress, records, results
 from specgrad_fl.config import Config
+from specgrad_fl.machine import peak_mib
 from specgrad_fl.records import flattened
 
 
@@ -22,15 +22,15 @@ def records_of(data: bytes) -> list[bytes]:
     while data:
         (length,) = struct.unpack("<Q", data[:8])
         whole, data = data[: 16 + length], data[16 + length :]
-        assert events.record(whole[12 : 12 + length]) == whole
+        assert records.framed(whole[12 : 12 + length]) == whole
         found.append(whole[12 : 12 + length])
     return found
 
 
 def test_event_file(tmp_path):
-    path = tmp_path / events.file_name(1.0)
-    events.append_scalars(path, 12.5, 3, {"loss": 0.5, "accuracy": 0.25})
-    events.append_scalars(path, 13.5, 400, {"loss": 0.125})
+    path = tmp_path / records.file_name(1.0)
+    records.append_scalars(path, 12.5, 3, {"loss": 0.5, "accuracy": 0.25})
+    records.append_scalars(path, 13.5, 400, {"loss": 0.125})
     version, loss, accuracy, last = records_of(path.read_bytes())
     assert version.endswith(b"brain.Event:2")
     assert b"loss" in loss
@@ -44,9 +44,9 @@ def test_tensorboard_reads_the_events(tmp_path):
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
     )
-    path = tmp_path / events.file_name(1.0)
+    path = tmp_path / records.file_name(1.0)
     for step in range(3):
-        events.append_scalars(path, 10.0 + step, step, {"test/accuracy": step / 4})
+        records.append_scalars(path, 10.0 + step, step, {"test/accuracy": step / 4})
     read = accumulator.EventAccumulator(str(tmp_path))
     read.Reload()
     values = [(e.wall_time, e.step, e.value) for e in read.Scalars("test/accuracy")]
@@ -75,7 +75,7 @@ def record(number: int, accuracy: float | None = None) -> dict:
 
 def test_summary():
     rounds = [record(1, 0.25), record(2), record(3, 0.75), record(4, 0.5)]
-    found = summary.summarise(rounds, Config(target=0.7))
+    found = results.summarise(rounds, Config(target=0.7))
     assert found["final_accuracy"] == 0.5
     assert (found["best_accuracy"], found["best_round"]) == (0.75, 3)
     assert found["mean_last_10"] == 0.5
@@ -84,13 +84,13 @@ def test_summary():
     assert found["evaluate_share"] == 0.25
     assert (found["bytes_up"], found["bytes_down"]) == (40, 80)
     assert found["peak_mib"] == 150
-    assert summary.summarise(rounds, Config(target=0.9))["rounds_to_target"] is None
-    assert summary.summarise(rounds, Config())["rounds_to_target"] is None
+    assert results.summarise(rounds, Config(target=0.9))["rounds_to_target"] is None
+    assert results.summarise(rounds, Config())["rounds_to_target"] is None
 
 
 def test_mean_of_the_last_ten_rounds_alone():
     rounds = [record(n, 0.0 if n <= 10 else 1.0) for n in range(1, 21)]
-    assert summary.summarise(rounds, Config())["mean_last_10"] == 1.0
+    assert results.summarise(rounds, Config())["mean_last_10"] == 1.0
 
 
 def test_time_split():

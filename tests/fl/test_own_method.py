@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from specgrad_fl import checkpoint, training
+from specgrad_fl import storage, training
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "trainer.md"
 
@@ -35,7 +35,7 @@ def test_runs_with_filter_workers_and_resume(example, tmp_path, small):
         training.train(config.replace(workers=2), tmp_path / "two", stop)
     two = training.resume(tmp_path / "two")
     assert one.last_path.read_bytes() == two.last_path.read_bytes()
-    tensors, facts = checkpoint.load(one.last_path)
+    tensors, facts = storage.load_tensors(one.last_path)
     assert tensors["server.velocity"].any()
     assert facts["client_rounds"]
 

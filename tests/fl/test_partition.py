@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from specgrad_fl.data.base import DataError, Dataset, Split, build
+from specgrad_data.dataset import Dataset, Split, build
+from specgrad_data.errors import DataError
 from specgrad_fl.partition import Partition, make_partition
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from specgrad_data import load
 from specgrad_fl import ConfigError, RunError, load_run, train
-from specgrad_fl.data import load
 
 DOCS = Path(__file__).parents[2] / "docs" / "trainer.md"
 

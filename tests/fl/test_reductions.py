@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import specgrad_data
 import torch
 import torch.nn.functional as F
-from specgrad_fl import data
-from specgrad_fl.checkpoint import load
 from specgrad_fl.engine import draw_clients, train
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.methods import METHODS, Federation, build, weighted_sum
 from specgrad_fl.models import Inputs, build_seeded
 from specgrad_fl.partition import Partition
 from specgrad_fl.seeding import generator
+from specgrad_fl.storage import load_tensors
 
 from specgrad_kernels import FilterSpec, filter_grads_, select_layers
 
@@ -28,7 +28,7 @@ def all_states(engine, name: str) -> torch.Tensor:
 
 def centralised(config, partition: torch.Tensor, spec: FilterSpec | None) -> torch.Tensor:
     """SGD as anyone would write it, over the same batches."""
-    digits = data.load("digits")
+    digits = specgrad_data.load("digits")
     model = build_seeded("resnet8", Inputs(10, 1, 8), {}, config.seed)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=config.lr, weight_decay=config.weight_decay, foreach=False
@@ -98,7 +98,7 @@ def test_fedawa_first_round_of_equal_clients_is_fedavg(play):
 
 
 def test_feddisco_without_bonus_is_fedavg_for_unequal_clients(small, tmp_path):
-    digits = data.load("digits")
+    digits = specgrad_data.load("digits")
     sizes = torch.tensor([20, 60, 120, 200, 38, 400])
     owned = torch.repeat_interleave(torch.arange(6), sizes)
     np.savez(
@@ -114,7 +114,7 @@ def test_feddisco_without_bonus_is_fedavg_for_unequal_clients(small, tmp_path):
     def final(**settings) -> dict[str, torch.Tensor]:
         run = train(small(**natural, **settings), tmp_path / f"run{len(list(tmp_path.iterdir()))}")
         assert sorted(map(len, Partition.load(run.partition_path).clients)) == sorted(sizes)
-        return load(run.last_path)[0]
+        return load_tensors(run.last_path)[0]
 
     plain = final()
     disco = final(method="feddisco", options={"a": 0.0, "b": 0.0})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from specgrad_fl import atomic, checkpoint, engine, training
+from specgrad_fl import engine, storage, training
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
@@ -44,7 +44,7 @@ def assert_same(run: RunDirectory, reference: RunDirectory) -> None:
     assert list(ours) == list(theirs)
     for name in theirs:
         assert ours[name] == theirs[name], name
-    assert not list(run.path.glob(f"*{atomic.TEMPORARY}"))
+    assert not list(run.path.glob(f"*{storage.TEMPORARY}"))
 
 
 def finish(config: Config, path: Path, watch=engine.silent) -> RunDirectory:
@@ -309,7 +309,7 @@ def test_nan_stops_the_run_with_the_last_good_checkpoint(tmp_path, small):
     with pytest.raises(RunError, match=r"round \d: the loss of client \d"):
         training.train(config, tmp_path / "run")
     run = RunDirectory(tmp_path / "run")
-    tensors, facts = checkpoint.load(run.last_path)
+    tensors, facts = storage.load_tensors(run.last_path)
     assert facts["rounds"] == len(run.records()) >= 1
     for name, tensor in tensors.items():
         assert torch.isfinite(tensor).all(), name

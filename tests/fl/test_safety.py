@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from specgrad_fl import atomic, training
+from specgrad_fl import storage, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.records import essence
 from specgrad_fl.runs import RunDirectory
@@ -58,10 +58,10 @@ def test_a_run_removes_only_names_it_made(tmp_path, small):
     mine = ["notes.tmp", "clients/notes.txt", "clients/000001.safetensors"]
     for name in mine:
         (run.path / name).write_text("mine")
-    (run.path / f"half{atomic.TEMPORARY}").write_text("left by a crash")
+    (run.path / f"half{storage.TEMPORARY}").write_text("left by a crash")
     training.resume(run.path)
     assert [(run.path / name).read_text() for name in mine] == ["mine"] * 3
-    assert not (run.path / f"half{atomic.TEMPORARY}").exists()
+    assert not (run.path / f"half{storage.TEMPORARY}").exists()
 
 
 def test_runs_are_private(tmp_path, small):
@@ -164,14 +164,14 @@ def test_another_summary_is_noticed(runs, tmp_path):
 
 def test_runs_without_digests_go_on(runs, tmp_path, monkeypatch):
     """A run of an earlier version has none, and is taken as it is."""
-    from specgrad_fl import checkpoint
+    from specgrad_fl import storage
 
     run = copy_of(runs[1], tmp_path / "run")
-    tensors, facts = checkpoint.load(run.last_path)
+    tensors, facts = storage.load_tensors(run.last_path)
     for name in ("client_digests", "metrics", "partition"):
         facts.pop(name)
-    monkeypatch.setattr(checkpoint, "digest", lambda tensors, facts: "")
-    checkpoint.save(run.last_path, tensors, facts)
+    monkeypatch.setattr(storage, "digest", lambda tensors, facts: "")
+    storage.save_tensors(run.last_path, tensors, facts)
     monkeypatch.undo()
     lines = run.config_path.read_text().splitlines(keepends=True)
     run.config_path.write_text("".join(lines[1:]))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import specgrad_data
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specgrad_fl import checkpoint, data, prepare, training
-from specgrad_fl.data import DataError
+from specgrad_data import DataError
+from specgrad_fl import prepare, storage, training
 from specgrad_fl.executor import Score
 from specgrad_fl.partition import Partition, make_partition
-from specgrad_fl.summary import client_statistics
+from specgrad_fl.results import client_statistics
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from([0.1, 0.25, 0.5]), st.sampled_from(["once", "refill"]), st.integers(0, 99))
 def test_nobody_trains_on_a_sample_that_is_held_out(share, mode, seed):
-    whole = make_partition(data.load("digits"), kind="dirichlet", clients=8, mode=mode, seed=seed)
+    whole = make_partition(
+        specgrad_data.load("digits"), kind="dirichlet", clients=8, mode=mode, seed=seed
+    )
     cut = whole.hold_out(share, seed)
     trained = set(torch.cat(cut.clients).tolist())
     held = set(torch.cat(cut.held_out).tolist())
@@ -32,7 +35,7 @@ def test_nobody_trains_on_a_sample_that_is_held_out(share, mode, seed):
 
 
 def test_a_share_that_is_no_sample_or_all_of_them():
-    whole = make_partition(data.load("digits"), kind="iid", clients=1438, seed=0)
+    whole = make_partition(specgrad_data.load("digits"), kind="iid", clients=1438, seed=0)
     with pytest.raises(DataError, match="less than one sample"):
         whole.hold_out(0.1, 0)
     few = Partition([torch.tensor([0]), torch.tensor([0, 1])], "iid", "", 0.1, 0)
@@ -76,7 +79,7 @@ def test_validation_chooses_and_the_test_set_is_for_the_end(tmp_path, small, wor
     assert 0 <= summary["best_accuracy"] <= 1
     if best["round"] == 4:
         assert summary["best_accuracy"] == last["test_accuracy"]
-    facts = checkpoint.load(run.best_path)[1]
+    facts = storage.load_tensors(run.best_path)[1]
     assert facts["round"] == best["round"]
     assert "held out" in facts["chosen_on"]
     assert training.resume(run.path).summary() == summary
@@ -84,5 +87,5 @@ def test_validation_chooses_and_the_test_set_is_for_the_end(tmp_path, small, wor
 
 def test_without_validation_the_best_weights_say_so(tmp_path, small):
     run = training.train(small(rounds=1), tmp_path / "run")
-    assert "the test set" in checkpoint.load(run.best_path)[1]["chosen_on"]
+    assert "the test set" in storage.load_tensors(run.best_path)[1]["chosen_on"]
     assert run.summary()["chosen_on"] == "test"

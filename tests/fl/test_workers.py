@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from specgrad_fl import checkpoint, children, training, worker
+from specgrad_fl import executor, pool, storage, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 
@@ -39,8 +39,8 @@ class Forked:
             try:
                 os.closerange(3, socket)
                 os.closerange(socket + 1, os.sysconf("SC_OPEN_MAX"))
-                answer = worker.Worker()
-                children.serve(socket, answer, answer.own_code)
+                answer = executor.Worker()
+                pool.serve(socket, answer, answer.own_code)
             finally:
                 os._exit(0)
 
@@ -52,7 +52,7 @@ class Forked:
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_depends_on_the_workers(tmp_path, small, method, monkeypatch):
     processes = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=TimeoutError)
-    monkeypatch.setattr(children, "subprocess", processes)
+    monkeypatch.setattr(pool, "subprocess", processes)
     config = small(method=method, filter="fft", rounds=2, sampling="bernoulli")
     one = training.train(config, tmp_path / "one")
     many = training.train(config.replace(workers=2), tmp_path / "many")
@@ -94,7 +94,7 @@ def test_buffers_are_averaged(tmp_path, small, monkeypatch):
     one = training.train(config, tmp_path / "one")
     two = training.train(config.replace(workers=2), tmp_path / "two")
     assert one.last_path.read_bytes() == two.last_path.read_bytes()
-    tensors, _ = checkpoint.load(one.last_path)
+    tensors, _ = storage.load_tensors(one.last_path)
     mean, variance, count = tensors["buffers"].split([4, 4, 1])
     assert float(mean.abs().max()) > 0
     assert not torch.equal(variance, torch.ones(4, dtype=torch.float64))

@@ -17,16 +17,15 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from specgrad_fl import assembly
-from specgrad_fl.assembly import Blueprint
-from specgrad_fl.board import Layout
+from specgrad_fl import prepare
 from specgrad_fl.client import Report
 from specgrad_fl.errors import RunError
 from specgrad_fl.executor import InProcess
-from specgrad_fl.flat import FlatModel
 from specgrad_fl.flower import shards, wire
 from specgrad_fl.flower.node import version
-from specgrad_fl.states import ClientRounds
+from specgrad_fl.prepare import Blueprint
+from specgrad_fl.storage import ClientRounds
+from specgrad_fl.vectors import FlatModel, Layout
 
 # between looks for answers, and for nodes that have gone
 PULL_SECONDS, PRESENCE_SECONDS = 0.1, 5.0
@@ -75,7 +74,7 @@ class FlowerExecutor(InProcess):
         self._method = self._runner.method
         self._sizes: list[int] = arrays["sizes"].tolist()
         self._known = [
-            Known(len(held), _fingerprint(arrays, held)) for held in assembly.split_clients(arrays)
+            Known(len(held), _fingerprint(arrays, held)) for held in prepare.split_clients(arrays)
         ]
         self._hosts: dict[int, int] = {}
         self._met: set[int] = set()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from specgrad_fl import atomic, checkpoint
+from specgrad_fl import storage
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods.base import Vectors
 
@@ -38,7 +38,7 @@ class Keeping:
                 f"client {client} has no state of round {round_number}: {path} is missing; restore "
                 "the file or start a new run"
             )
-        vectors, _ = checkpoint.load(path)
+        vectors, _ = storage.load_tensors(path)
         if set(vectors) != set(names) or any(v.shape != (size,) for v in vectors.values()):
             raise RunError(f"{path} does not fit this model and method; start a new run")
         return vectors
@@ -47,8 +47,8 @@ class Keeping:
         """Store the state after a round, and remove those of rounds not in ``keep``."""
         if not state:
             return
-        atomic.make_folder(self.folder, atomic.PRIVATE)
-        checkpoint.save(self._path(client, round_number), state, {})
+        storage.make_folder(self.folder, storage.PRIVATE)
+        storage.save_tensors(self._path(client, round_number), state, {})
         kept = {self._path(client, number) for number in (*keep, round_number)}
         for path in self.folder.glob(f"{client:06d}-*.safetensors"):
             if path not in kept:

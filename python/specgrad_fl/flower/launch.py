@@ -13,9 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specgrad_fl import batches, training
+from specgrad_data import Dataset
+
+from specgrad_fl import samples, training
 from specgrad_fl.config import Config
-from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError, RunError, installing
 from specgrad_fl.flower import processes, shards
 from specgrad_fl.flower.rundir import FlowerFiles
@@ -100,7 +101,7 @@ def write_shards(
     config: Config, dataset: Dataset, partition: Partition, folders: list[Path]
 ) -> None:
     """Give each node a folder with its clients' samples: client k to node k mod N."""
-    _, arrays = batches.stored(dataset, config.augment, config.channels_last)
+    _, arrays = samples.stored(dataset, config.augment, config.channels_last)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     for client, held in enumerate(partition.clients):

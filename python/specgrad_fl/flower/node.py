@@ -16,7 +16,7 @@ import numpy as np
 
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import shards, wire
-from specgrad_fl.imports import allowing
+from specgrad_fl.own_code import allowing
 
 if TYPE_CHECKING:
     from specgrad_fl.flower.trainer import Trainer
@@ -76,7 +76,7 @@ class Node:
         self, order: dict[str, Any], arrays: wire.Arrays, node: NodeConfig
     ) -> tuple[dict[str, Any], wire.Arrays]:
         """Train the clients of an order; the failure of one is told and leaves the others."""
-        from specgrad_fl.flower.trainer import Trainer  # with torch, which introducing does without
+        from specgrad_fl.flower.trainer import Trainer
 
         wire.check_order(order)
         purpose = json.dumps([order["blueprint"], order["sizes"], order["run"], dict(node)])

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specgrad_fl import atomic
+from specgrad_fl import storage
 from specgrad_fl.errors import RunError
 
 LOOPBACK = "127.0.0.1"
@@ -73,7 +73,7 @@ class Process:
         with contextlib.ExitStack() as stack:
             output = None
             if log is not None:
-                atomic.make_folder(log.parent)
+                storage.make_folder(log.parent)
                 output = stack.enter_context(open(log, "ab"))
             self._guard = subprocess.Popen(
                 [sys.executable, "-m", "specgrad_fl.flower.guard", *command],

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from specgrad_fl import atomic
+from specgrad_fl import storage
 from specgrad_fl.errors import RunError
 from specgrad_fl.runs import RunDirectory
 
@@ -40,7 +40,7 @@ class FlowerFiles:
         path = self.folder / "identity"
         if not path.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(path, uuid.uuid4().hex)
+            storage.write_text(path, uuid.uuid4().hex)
         return path.read_text(encoding="utf-8")
 
     @contextmanager
@@ -63,7 +63,7 @@ class FlowerFiles:
                 error = f"the server failed; {log} has the reason"
                 raise
             finally:
-                atomic.write_text(self.outcome_path, json.dumps({"error": error}))
+                storage.write_text(self.outcome_path, json.dumps({"error": error}))
 
     def server_lives(self) -> bool:
         """Whether a server is at work; its death, however it comes, unlocks the file."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialised
 
-from specgrad_fl import atomic
+from specgrad_fl import storage
 from specgrad_fl.errors import RunError
 
 _NAME = re.compile(r"client-(\d{6,})\.safetensors")
@@ -39,8 +39,8 @@ def write(folder: Path, client: int, x: NDArray[Any], y: NDArray[Any]) -> None:
             "of at least one sample"
         )
     contents = {"train_x": np.ascontiguousarray(x), "train_y": np.ascontiguousarray(y, np.int64)}
-    atomic.make_folder(folder, atomic.PRIVATE)
-    with atomic.replacing(path_of(folder, client)) as temporary:
+    storage.make_folder(folder, storage.PRIVATE)
+    with storage.replacing(path_of(folder, client)) as temporary:
         temporary.write_bytes(serialised(contents))
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from specgrad_fl import assembly, methods
-from specgrad_fl.assembly import Blueprint
-from specgrad_fl.batches import Samples
-from specgrad_fl.board import Board, private
+from specgrad_fl import machine, methods, prepare
 from specgrad_fl.client import ClientRunner
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import shards, wire
 from specgrad_fl.flower.keeping import Keeping
+from specgrad_fl.prepare import Blueprint
+from specgrad_fl.samples import Samples
+from specgrad_fl.vectors import Board, private
 
 
 class Trainer:
@@ -37,7 +37,7 @@ class Trainer:
         self._blueprint = blueprint
         self._data = data
         self._keeping = Keeping(states, order["run"])
-        self._flat = assembly.build_model(blueprint)
+        self._flat = prepare.build_model(blueprint)
         self._method = methods.build(
             self.config.method, self.config.options, self._federation(order["sizes"])
         )
@@ -64,7 +64,7 @@ class Trainer:
             histograms=histograms,
             test_histogram=torch.zeros(classes, dtype=torch.int64),
             size=self._flat.size,
-            groups=assembly.layer_groups(self._flat),
+            groups=prepare.layer_groups(self._flat),
             server_lr=self.config.server_lr,
         )
 
@@ -114,7 +114,7 @@ class Trainer:
         }
         count = len(arrays["train_y"])
         arrays |= {"test_x": arrays["train_x"][:0], "test_y": arrays["train_y"][:0]}
-        samples = Samples(self._blueprint.kind, arrays, assembly.device_of(self.config))
+        samples = Samples(self._blueprint.kind, arrays, machine.device_of(self.config))
         partition = {client: torch.arange(count)}
         if self._runner is None:
             self._runner = ClientRunner(

@@ -7,17 +7,10 @@ from collections.abc import Iterable
 from typing import Any, get_type_hints
 
 from specgrad_fl.errors import ConfigError, suggest
-from specgrad_fl.imports import imported
-from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
-from specgrad_fl.methods.fedavg import FedAvg
-from specgrad_fl.methods.fedawa import FedAWA
-from specgrad_fl.methods.fedcm import FedCM
-from specgrad_fl.methods.feddisco import FedDisco
-from specgrad_fl.methods.feddyn import FedDyn
-from specgrad_fl.methods.fedlws import FedLWS
-from specgrad_fl.methods.fedprox import FedProx
-from specgrad_fl.methods.fedsam import FedSAM
-from specgrad_fl.methods.scaffold import Scaffold
+from specgrad_fl.methods.base import FedAvg, Federation, Local, Method, Round, weighted_sum
+from specgrad_fl.methods.on_clients import FedCM, FedDyn, FedProx, FedSAM, Scaffold
+from specgrad_fl.methods.on_server import FedAWA, FedDisco, FedLWS
+from specgrad_fl.own_code import imported
 
 __all__ = [
     "METHODS",

@@ -17,11 +17,18 @@ import torch
 from torch import nn
 
 from specgrad_fl.errors import ConfigError, suggest
-from specgrad_fl.imports import imported
-from specgrad_fl.models.cnn import femnist_cnn, textcnn
-from specgrad_fl.models.densenet import densenet121
-from specgrad_fl.models.resnet import resnet8, resnet18, resnet20, wrn56_2
-from specgrad_fl.models.vit import vit, vit_small
+from specgrad_fl.models.backbones import (
+    densenet121,
+    femnist_cnn,
+    resnet8,
+    resnet18,
+    resnet20,
+    textcnn,
+    vit,
+    vit_small,
+    wrn56_2,
+)
+from specgrad_fl.own_code import imported
 from specgrad_fl.seeding import derive
 
 MODELS: dict[str, Callable[..., nn.Module]] = {

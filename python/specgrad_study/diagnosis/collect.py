@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from specgrad_fl import assembly, batches, filters, prepare
-from specgrad_fl.assembly import Blueprint
-from specgrad_fl.batches import Samples
+from specgrad_data import Dataset
+from specgrad_fl import filters, machine, prepare, samples
 from specgrad_fl.config import FIELDS, Config
-from specgrad_fl.data import Dataset
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.partition import Partition
+from specgrad_fl.prepare import Blueprint
+from specgrad_fl.samples import Samples
 from specgrad_fl.seeding import generator
 from torch import Tensor, nn
 
@@ -168,10 +168,10 @@ class Collector:
     ) -> None:
         self.config = config
         self.partition = partition.clients
-        kind, arrays = batches.stored(dataset, augment=False, channels_last=config.channels_last)
+        kind, arrays = samples.stored(dataset, augment=False, channels_last=config.channels_last)
         blueprint = Blueprint(config, kind, prepare.inputs_of(dataset))
-        self.flat = assembly.build_model(blueprint)
-        self.samples = Samples(kind, arrays, assembly.device_of(config))
+        self.flat = prepare.build_model(blueprint)
+        self.samples = Samples(kind, arrays, machine.device_of(config))
         self.filtered, spec = diagnosed_spec(config, self.flat.model)
         self.spec = changed(spec, changes or {})
         self.measured = weight_tensors(self.flat.model)

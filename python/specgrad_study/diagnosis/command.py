@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specgrad_fl import atomic
+from specgrad_fl import storage
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.partition import Partition
 from specgrad_fl.progress import Status
@@ -113,14 +113,14 @@ def _write(out: Path, diagnosis: Diagnosis, found: dict[str, Any]) -> None:
     """All files, then the table on standard output."""
     from specgrad_study.diagnosis import pictures  # matplotlib takes a second to import
 
-    atomic.make_folder(out)
+    storage.make_folder(out)
     pictures.bands(out / "bands.png", {diagnosis.title: diagnosis.band_energies})
     pictures.layers(out / "layers.png", diagnosis)
     pictures.after_filter(out / "filter.png", diagnosis)
     for checkpoint in diagnosis.checkpoints:
         if checkpoint.similarity:
             pictures.similarity(out / f"similarity-{checkpoint.round}.png", checkpoint)
-    atomic.write_text(out / "ratios.toml", diagnosis.ratios_toml())
-    atomic.write_text(out / "diagnosis.json", json.dumps(found, indent=2) + "\n")
+    storage.write_text(out / "ratios.toml", diagnosis.ratios_toml())
+    storage.write_text(out / "diagnosis.json", json.dumps(found, indent=2) + "\n")
     print(as_text(diagnosis))
     print(f"\nwritten to {out}: " + ", ".join(sorted(p.name for p in out.iterdir() if p.is_file())))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from specgrad_fl.filters import Plan
-from specgrad_fl.flat import FlatModel
+from specgrad_fl.vectors import FlatModel
 from torch import Tensor
 
 WHOLE = ""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from specgrad_fl import atomic, engine, environment, prepare
+from specgrad_fl import engine, machine, prepare, storage
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import RunError
@@ -85,7 +85,7 @@ class _Store:
 
     def put(self, measured: Checkpoint) -> None:
         fields = {"key": self._key, "checkpoint": measured.as_dict()}
-        atomic.write_text(self._path(measured.round), json.dumps(fields) + "\n")
+        storage.write_text(self._path(measured.round), json.dumps(fields) + "\n")
 
 
 def stored(config: Config, out: Path, request: Request) -> list[Checkpoint]:
@@ -195,7 +195,7 @@ def _play(
         if measured is not None:
             if request.local:
                 measured = _with_local_models(player, collector, measured, before, request, say)
-            store.put(replace(measured, origin=environment.report()))
+            store.put(replace(measured, origin=machine.report()))
         if not ends:
             player.keep(record)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from specgrad_fl.batches import Samples
+from specgrad_fl.samples import Samples
 from torch import Tensor, nn
 
 from specgrad_kernels.diagnostics import debiased_cka

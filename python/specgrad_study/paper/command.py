@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specgrad_fl import fleet
 from specgrad_fl.config import Config, read_toml
 from specgrad_fl.errors import RunError, suggest
-from specgrad_fl.fleet import Job
-from specgrad_fl.progress import FleetProgress, Status, clock
-from specgrad_fl.summary import check_measure
+from specgrad_fl.progress import Status, clock
+from specgrad_fl.results import check_measure
 
+from specgrad_study import fleet
+from specgrad_study.fleet import FleetProgress, Job
 from specgrad_study.paper import gather, registry, report, schedule
 from specgrad_study.paper.estimate import estimate
 from specgrad_study.paper.model import Cell, Context, Experiment, tuned

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specgrad_data import Dataset
 from specgrad_fl import engine, prepare
 from specgrad_fl.config import Config
-from specgrad_fl.data import Dataset
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import RunError
-from specgrad_fl.fleet import Job
 from specgrad_fl.runs import RunDirectory
+
+from specgrad_study.fleet import Job
 
 STEPS = 4
 # settings without influence on the cost of a step

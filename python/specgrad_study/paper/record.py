@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specgrad_fl import environment
+from specgrad_fl import machine
 
 from specgrad_study.paper import claims
 from specgrad_study.paper.claims import Claim, Contrast, Interval, Verdict
@@ -55,7 +55,7 @@ def as_data(
     return {
         "format": FORMAT,
         "preset": subject.preset.name,
-        "commit": environment.commit(),
+        "commit": machine.commit(),
         "measure": subject.measure,
         "command": list(subject.command),
         "sources": [vars(source) for source in sources.numbers],

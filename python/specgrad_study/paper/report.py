@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from specgrad_fl import atomic, environment
+from specgrad_fl import machine, storage
 from specgrad_fl.config import to_toml
+from specgrad_fl.results import MEASURES
 from specgrad_fl.runs import RunDirectory, run_name
-from specgrad_fl.summary import MEASURES
 
 from specgrad_study.paper import claims, document
 from specgrad_study.paper.claims import Verdict
@@ -26,7 +26,7 @@ from specgrad_study.paper.sources import UNKNOWN
 
 def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     """``report.md``, ``report.html``, figures, ``results.json``, ``configuration.toml``."""
-    atomic.make_folder(out)
+    storage.make_folder(out)
     judged = {part.experiment.name: verdicts(part) for part in parts}
     title = f"The paper's experiments, preset {subject.preset.name}"
     blocks: list[Block] = [Heading(1, title), *_opening(parts, subject)]
@@ -34,11 +34,11 @@ def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     for part in parts:
         blocks += _section(part, judged[part.experiment.name], subject, out)
     blocks += _origins(parts, subject)
-    atomic.write_text(out / "report.md", document.markdown(blocks))
-    atomic.write_text(out / "report.html", document.page(title, blocks))
-    atomic.write_text(out / "configuration.toml", to_toml(subject.preset.base.changed()))
+    storage.write_text(out / "report.md", document.markdown(blocks))
+    storage.write_text(out / "report.html", document.page(title, blocks))
+    storage.write_text(out / "configuration.toml", to_toml(subject.preset.base.changed()))
     data = as_data(parts, judged, subject)
-    atomic.write_text(out / "results.json", json.dumps(data, indent=1) + "\n")
+    storage.write_text(out / "results.json", json.dumps(data, indent=1) + "\n")
     return out / "report.md"
 
 
@@ -60,7 +60,7 @@ def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
             f"{len(compared)} of the {len(papers)} experiments of the paper in this report have a "
             f"result to compare ({', '.join(compared) or 'none'}). "
             f"Compared is the {MEASURES[subject.measure][1]}. Made by `{command}`, commit "
-            f"`{environment.commit() or UNKNOWN}`; settings of every run: `configuration.toml` "
+            f"`{machine.commit() or UNKNOWN}`; settings of every run: `configuration.toml` "
             "with the changes in `results.json`, which holds everything that a verdict rests on."
         ),
         Heading(2, "What differs from the paper's protocol"),

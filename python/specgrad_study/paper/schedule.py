@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from specgrad_fl import fleet
 from specgrad_fl.errors import RunError
-from specgrad_fl.fleet import Job
 
+from specgrad_study import fleet
+from specgrad_study.fleet import Job
 from specgrad_study.paper.model import Cell
 
 

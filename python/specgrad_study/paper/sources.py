@@ -22,7 +22,7 @@ class Source:
 
     @staticmethod
     def of(facts: Any, report: str = "") -> Source:
-        """From the facts that :func:`specgrad_fl.environment.report` collects."""
+        """From the facts that :func:`specgrad_fl.machine.report` collects."""
         try:
             packages = ", ".join(f"{k} {v}" for k, v in facts["packages"].items())
             gpus = f", {', '.join(facts['gpus'])}" if facts["gpus"] else ""

@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specgrad_fl import atomic, environment, prepare
-from specgrad_fl.client import forget_peak, peak_mib
+from specgrad_fl import machine, prepare, storage
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import RunError
+from specgrad_fl.machine import forget_peak, peak_mib
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory
 
@@ -104,12 +104,12 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
                 continue
             found |= contest(configs, context.preset.timed_rounds)
             facts = {
-                "environment": environment.report(),
+                "environment": machine.report(),
                 "load": os.getloadavg(),
                 "contenders": found,
             }
-            atomic.make_folder(context.folder)
-            atomic.write_text(_stored(context.folder), json.dumps(facts, indent=1) + "\n")
+            storage.make_folder(context.folder)
+            storage.write_text(_stored(context.folder), json.dumps(facts, indent=1) + "\n")
 
 
 def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specgrad_fl import atomic, fleet
+from specgrad_fl import storage
 from specgrad_fl.config import Config, to_toml
 from specgrad_fl.errors import ConfigError, RunError, suggest
-from specgrad_fl.fleet import Job
 from specgrad_fl.methods import resolve_options
-from specgrad_fl.progress import FleetProgress
+from specgrad_fl.results import MEASURES, check_measure
 from specgrad_fl.runs import RunDirectory
-from specgrad_fl.summary import MEASURES, check_measure
 
+from specgrad_study import fleet
+from specgrad_study.fleet import FleetProgress, Job
 from specgrad_study.tuning import grids
 from specgrad_study.tuning.picture import heat_map
 from specgrad_study.tuning.search import Axis, Found, Point, search
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     )
     first = trials.config(tuple(axis.values[0] for axis in axes))
     resolve_options(first.method, first.options)
-    atomic.make_folder(out)
+    storage.make_folder(out)
     found = search(axes, trials.scores, arguments.limit)
     if found.scores[found.best] == -math.inf:
         raise RunError(f"every setting of {base.method} diverges; give --grid smaller values of lr")
@@ -154,7 +154,7 @@ def write(found: Found, trials: Trials, out: Path) -> str:
         f"# {chosen}: accuracy {score:.4f} over seeds {list(trials.seeds)}; {verdict}; "
         f"{ABOUT[trials.decide]}\n"
     )
-    atomic.write_text(out / "best.toml", comment + to_toml(_reused(best)))
+    storage.write_text(out / "best.toml", comment + to_toml(_reused(best)))
     points = [
         {"point": dict(zip(names, point, strict=True)), "accuracy": _finite(value)}
         for point, value in found.scores.items()
@@ -170,7 +170,7 @@ def write(found: Found, trials: Trials, out: Path) -> str:
         "open_sides": list(found.open_sides),
         "points": points,
     }
-    atomic.write_text(out / "grid.json", json.dumps(facts, indent=1) + "\n")
+    storage.write_text(out / "grid.json", json.dumps(facts, indent=1) + "\n")
     heat_map(out / "grid.png", found, best.method)
     return (
         f"{best.method}: {chosen}, accuracy {score:.2%} ({len(points)} points, {verdict}; "

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from specgrad_fl.data import DataError, Dataset, DataWarning, cifar, cifar_c, load
-from specgrad_fl.data.catalog import EXTRA_CORRUPTIONS, STANDARD_CORRUPTIONS
+from specgrad_data import DataError, Dataset, DataWarning, cifar, cifar_c, load
+from specgrad_data.catalog import EXTRA_CORRUPTIONS, STANDARD_CORRUPTIONS
 
 PER_BATCH = 20
 FAMILIES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
@@ -286,7 +286,7 @@ def corrupted(
     return name, tmp_path
 
 
-@pytest.mark.filterwarnings("ignore::specgrad_fl.data.DataWarning")
+@pytest.mark.filterwarnings("ignore::specgrad_data.DataWarning")
 def test_corruptions_divide_base_images(corrupted: tuple[str, Path]):
     name, root = corrupted
     dataset = load(name, root)
@@ -307,7 +307,7 @@ def test_corruptions_divide_base_images(corrupted: tuple[str, Path]):
     assert torch.bincount(dataset.test_y[:10]).tolist() == [1] * 10
 
 
-@pytest.mark.filterwarnings("ignore::specgrad_fl.data.DataWarning")
+@pytest.mark.filterwarnings("ignore::specgrad_data.DataWarning")
 def test_corruptions_by_severity_and_name(corrupted: tuple[str, Path]):
     name, root = corrupted
     dataset = load(name, root, severity=5, corruptions=("fog", "saturate"))
@@ -331,7 +331,7 @@ def test_regenerated_corruptions_are_called_so(corrupted: tuple[str, Path]):
         load(*corrupted)
 
 
-@pytest.mark.filterwarnings("ignore::specgrad_fl.data.DataWarning")
+@pytest.mark.filterwarnings("ignore::specgrad_data.DataWarning")
 def test_corruption_files_that_cannot_be_used(corrupted: tuple[str, Path]):
     name, root = corrupted
     [folder] = (root / name).iterdir()
@@ -369,7 +369,7 @@ def test_real_cifar10_test_images(real_data: Path):
 
 def test_real_cifar_parquet_in_part(real_data: Path):
     """The first images of the training files, without decoding the rest."""
-    from specgrad_fl.data import images, parquet
+    from specgrad_data import images, parquet
 
     for name, label in (("cifar10", "label"), ("cifar100", "fine_label")):
         path = real_data / name / "train.parquet"

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from specgrad_fl.data import DataError, Dataset, load
-from specgrad_fl.data.idx import read_idx
-from specgrad_fl.data.images import decode_images
+from specgrad_data import DataError, Dataset, load
+from specgrad_data.files import read_idx
+from specgrad_data.images import decode_images
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 12, 12, 3), dtype=np.uint8)
 LABELS = np.arange(6) % 2

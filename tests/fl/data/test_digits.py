@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import specgrad_data
 import torch
-from specgrad_fl import data
 
 
 def test_corrupted_digits_are_every_image_under_every_corruption():
-    plain, shifted = data.load("digits"), data.load("digits", corrupted=True)
+    plain, shifted = specgrad_data.load("digits"), specgrad_data.load("digits", corrupted=True)
     kinds = len(shifted.domain_names)
     assert kinds == 5
     assert len(shifted.train_y) == kinds * len(plain.train_y)

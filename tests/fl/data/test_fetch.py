@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from specgrad_fl.data import DataError
-from specgrad_fl.data import catalog as list_entries
-from specgrad_fl.data.archive import unpack
-from specgrad_fl.data.catalog import ENTRIES, Entry, LocalFile, RemoteFile, is_archive
-from specgrad_fl.data.fetch import fetch
+from specgrad_data import DataError
+from specgrad_data import catalog as list_entries
+from specgrad_data.archive import unpack
+from specgrad_data.catalog import ENTRIES, Entry, LocalFile, RemoteFile, is_archive
+from specgrad_data.fetch import fetch
 
 CONTENT = bytes(range(256)) * 4000
 

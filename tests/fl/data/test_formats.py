@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from specgrad_fl.data import DataError, load, tiny_imagenet
-from specgrad_fl.data.idx import read_idx
+from specgrad_data import DataError, load, tiny_imagenet
+from specgrad_data.files import read_idx
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from specgrad_fl.data import LOADERS, DataError, catalog, default_root, load
-from specgrad_fl.data.base import Split, build, channel_statistics, stratified_split
+from specgrad_data import LOADERS, DataError, catalog, default_root, load
+from specgrad_data.dataset import Split, build, channel_statistics, stratified_split
 
 
 def test_digits_are_scaled_split_and_stratified():

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from specgrad_fl.data import DataError, load
+from specgrad_data import DataError, load
 
 
 def pixels(*shape: int) -> np.ndarray:

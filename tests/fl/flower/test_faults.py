@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import specgrad_data
 import torch
 from federations import result_of
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from specgrad_fl import assembly, batches, checkpoint, data
-from specgrad_fl.assembly import Blueprint
+from specgrad_fl import prepare, samples, storage
 from specgrad_fl.engine import draw_clients
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import shards, wire
 from specgrad_fl.methods import weighted_sum
 from specgrad_fl.models import Inputs
+from specgrad_fl.prepare import Blueprint
 
 
 def images():
-    kind, _ = batches.stored(data.load("digits"), augment=True, channels_last=True)
+    kind, _ = samples.stored(specgrad_data.load("digits"), augment=True, channels_last=True)
     return kind
 
 
@@ -141,8 +142,8 @@ def test_a_bad_answer_is_left_out_and_named(federation, fault):
     assert reason in record["reasons"][0]
     rows = torch.stack([sent[client] for client in rest])
     mean = weighted_sum(rows, torch.tensor([0.5, 0.5], dtype=torch.float64))
-    stored, _ = checkpoint.load(made.run.last_path)
-    model = assembly.build_model(Blueprint(made.run.config(), images(), Inputs(10, 1, 8)))
+    stored, _ = storage.load_tensors(made.run.last_path)
+    model = prepare.build_model(Blueprint(made.run.config(), images(), Inputs(10, 1, 8)))
     for name, value in model.named(mean).items():
         assert torch.equal(stored[f"model.{name}"], value)
 

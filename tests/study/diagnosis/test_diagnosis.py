@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+import specgrad_data
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from specgrad_fl import cli, config, data, engine, models, prepare, training
+from specgrad_fl import cli, config, engine, models, prepare, training
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_study.diagnosis import files, replay, similarity
 from specgrad_study.diagnosis.collect import Checkpoint, Collector, collect, weight_tensors
@@ -46,7 +47,7 @@ def same(one: Checkpoint, two: Checkpoint) -> bool:
 
 def test_a_gradient_is_that_of_all_samples_of_the_client(small):
     settings = small()
-    dataset = data.load("digits")
+    dataset = specgrad_data.load("digits")
     collector = Collector(settings, dataset, prepare.divide(settings, dataset))
     held = collector.partition[2]
     loss = collector.gradient(2)
@@ -62,7 +63,7 @@ def test_a_gradient_is_that_of_all_samples_of_the_client(small):
 
 def test_a_checkpoint_is_measured_with_sample_weights(small):
     settings = small()
-    dataset = data.load("digits")
+    dataset = specgrad_data.load("digits")
     collector = Collector(settings, dataset, prepare.divide(settings, dataset), noise_batches=0)
     weights = collector.flat.weights.clone()
     found = collector.checkpoint(weights, [0, 3, 4])
@@ -83,7 +84,7 @@ def test_a_checkpoint_is_measured_with_sample_weights(small):
 
 def test_noise_vanishes_where_a_batch_holds_all_samples(small):
     settings = small(batch_size=5000)
-    dataset = data.load("digits")
+    dataset = specgrad_data.load("digits")
     collector = Collector(settings, dataset, prepare.divide(settings, dataset))
     quiet = collector.checkpoint(collector.flat.weights.clone(), [0, 1])
     assert quiet.noise.local < 1e-6 * quiet.snapshot.signal

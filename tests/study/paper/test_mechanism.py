@@ -9,7 +9,7 @@ import pytest
 import torch
 from specgrad_fl.config import Config
 from specgrad_fl.filters import filter_plan
-from specgrad_fl.flat import FlatModel
+from specgrad_fl.vectors import FlatModel
 from specgrad_study.diagnosis.effects import Effects
 from specgrad_study.paper import means
 from torch import nn

@@ -7,8 +7,8 @@ import re
 
 import numpy as np
 import pytest
+import specgrad_data
 import torch
-from specgrad_fl import data
 from specgrad_fl.engine import Engine
 from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
@@ -77,7 +77,7 @@ def test_methods_differ_and_the_filter_changes_each(play):
 
 def label_shares(run: RunDirectory) -> np.ndarray:
     """Mean distance of the clients' labels from the uniform distribution."""
-    labels = data.load("digits").train_y
+    labels = specgrad_data.load("digits").train_y
     partition = Partition.load(run.partition_path)
     counts = torch.stack([torch.bincount(labels[held], minlength=10) for held in partition.clients])
     shares = counts / counts.sum(1, keepdim=True)
@@ -101,7 +101,7 @@ def test_centralised_training_has_one_client_with_everything(play):
 
 def test_feature_shift_gives_a_client_few_corruptions(play):
     run = play("feature-shift").run("FedAvg")
-    domains = data.load("digits", corrupted=True).domains
+    domains = specgrad_data.load("digits", corrupted=True).domains
     held = [domains[c].unique() for c in Partition.load(run.partition_path).clients]
     assert all(2 <= len(kinds) <= 3 for kinds in held)
     assert len(torch.cat(held).unique()) == 5

@@ -1,0 +1,256 @@
+"""What every loader returns, and the checks that every data set passes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specgrad_data.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set as a whole, in memory.
+
+    train_x, test_x: ``uint8 [N, C, H, W]`` images, or ``int64 [N, L]`` token ids (0 is padding)
+    train_y, test_y: ``int64 [N]`` in ``0 .. num_classes - 1``
+    mean, std: per channel, of ``x / 255``; ``()`` for text
+    augment_pad: zero padding of the random crop; 0 stands for no crop
+    flip: whether mirrored images are as good as the originals
+    writers: ``int64 [N]``, the natural client of each training sample
+    fingerprint: short SHA-256 over all tensors
+    vocabulary: number of token ids of a text data set, 0 for images
+    domains, bases: ``int64 [N]``, for feature shift: the corruption of each training sample and
+        the base image it was made from
+    domain_names: what the numbers in ``domains`` and ``test_domains`` stand for
+    """
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment_pad: int
+    flip: bool
+    writers: Tensor | None
+    fingerprint: str
+    vocabulary: int = 0
+    domains: Tensor | None = None
+    bases: Tensor | None = None
+    test_domains: Tensor | None = None
+    domain_names: tuple[str, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are token ids rather than pixels."""
+        return self.train_x.dtype == torch.int64
+
+    def describe(self) -> str:
+        """What was understood, in one clause."""
+        what = f"texts of {self.train_x.shape[1]} words"
+        if not self.is_text:
+            channels, height, width = self.train_x.shape[1:]
+            what = f"images of {height} x {width} pixels in {channels} channel"
+            what += "s" if channels > 1 else ""
+        return (
+            f"{self.name}, {len(self.train_y)} training and {len(self.test_y)} test {what}, "
+            f"{self.num_classes} classes"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Samples as NumPy arrays, before they are checked: ``x`` and the labels ``y``."""
+
+    x: NDArray[np.generic]
+    y: NDArray[np.generic]
+    writers: NDArray[np.generic] | None = None
+
+    def take(self, indices: NDArray[np.int64]) -> Split:
+        """The samples at these places, in this order."""
+        writers = None if self.writers is None else self.writers[indices]
+        return Split(self.x[indices], self.y[indices], writers)
+
+
+def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel of ``images / 255``, exact for ``uint8``.
+
+    >>> channel_statistics(torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1))
+    ((0.5,), (0.5,))
+    """
+    levels = torch.arange(256)
+    means, deviations = [], []
+    for channel in range(images.shape[1]):
+        counts = torch.bincount(images[:, channel].flatten(), minlength=256)
+        count, total = int(counts.sum()), int((counts * levels).sum())
+        squares = int((counts * levels * levels).sum())
+        # in integers: n * sum(x^2) - sum(x)^2 loses nothing to cancellation
+        means.append(total / count / 255)
+        deviations.append((count * squares - total * total) ** 0.5 / count / 255)
+    return tuple(means), tuple(deviations)
+
+
+def check_images(images: NDArray[np.generic], where: str, like: tuple[int, ...] | None) -> None:
+    """Refuse what is not ``uint8 [N, C, H, W]`` with at least one image of the shape ``like``."""
+    if images.dtype != np.uint8:
+        raise DataError(
+            f"{where} has dtype {images.dtype}; images must be uint8 with values 0 to 255, so "
+            "scale them and store them again"
+        )
+    if images.ndim != 4 or 0 in images.shape:
+        raise DataError(
+            f"{where} has shape {images.shape}; expected [N, C, H, W] with at least one image"
+        )
+    if like is not None and images.shape[1:] != like:
+        raise DataError(
+            f"{where} holds images of shape {images.shape[1:]}, where {like} was expected; all "
+            "images of a data set must have the same shape"
+        )
+
+
+def check_tokens(tokens: NDArray[np.generic], where: str, vocabulary: int) -> None:
+    """Refuse what is not ``[N, L]`` of integers in ``0 .. vocabulary - 1``."""
+    if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype.kind not in "iu":
+        raise DataError(
+            f"{where} has shape {tokens.shape} and dtype {tokens.dtype}; token ids must be "
+            "integers of shape [N, L] with at least one row"
+        )
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= vocabulary:
+        raise DataError(
+            f"token ids in {where} go from {low} to {high}; expected 0 to {vocabulary - 1}, "
+            "so count the vocabulary again"
+        )
+
+
+def check_labels(labels: NDArray[np.generic], where: str, num_classes: int, samples: int) -> None:
+    """Refuse what is not one integer label in ``0 .. num_classes - 1`` for each sample."""
+    if labels.shape != (samples,) or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"the label array of {where} has shape {labels.shape} and dtype {labels.dtype}; "
+            f"expected one integer label for each of the {samples} samples"
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        raise DataError(
+            f"labels in {where} go from {low} to {high}; expected 0 to {num_classes - 1}, so the "
+            "file belongs to another data set or is damaged"
+        )
+
+
+def _fingerprint(name: str, tensors: list[Tensor | None]) -> str:
+    digest = hashlib.sha256(name.encode())
+    for tensor in tensors:
+        if tensor is None:
+            digest.update(b"none")
+            continue
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _tensor(array: NDArray[np.generic] | None) -> Tensor | None:
+    """As a tensor that may be written to; integers other than pixels become ``int64``."""
+    if array is None:
+        return None
+    kept = np.uint8 if array.ndim == 4 else np.int64
+    return torch.from_numpy(np.require(array, kept, ["C_CONTIGUOUS", "WRITEABLE"]))
+
+
+def build(
+    name: str,
+    train: Split,
+    test: Split,
+    *,
+    num_classes: int,
+    shape: tuple[int, ...] | None = None,
+    normalise: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    augment_pad: int = 0,
+    flip: bool = False,
+    vocabulary: int = 0,
+    domains: NDArray[np.int64] | None = None,
+    bases: NDArray[np.int64] | None = None,
+    test_domains: NDArray[np.int64] | None = None,
+    domain_names: tuple[str, ...] = (),
+) -> Dataset:
+    """Check two splits and make them a :class:`Dataset`.
+
+    ``shape`` is what each image must have, by default that of the first; ``normalise`` the mean
+    and deviation per channel, by default those of the training images.
+    """
+    for part, split in (("train", train), ("test", test)):
+        if vocabulary:
+            check_tokens(split.x, f"the {part} part of {name}", vocabulary)
+        else:
+            like = shape or (tuple(train.x.shape[1:]) if part == "test" else None)
+            check_images(split.x, f"the {part} part of {name}", like)
+        check_labels(split.y, f"the {part} part of {name}", num_classes, len(split.x))
+    if train.writers is not None and train.writers.shape != (len(train.x),):
+        raise DataError(
+            f"{name} names {len(train.writers)} writers for {len(train.x)} training samples; "
+            "the two files do not belong together"
+        )
+    tensors = [
+        _tensor(array) for array in (train.x, train.y, test.x, test.y, train.writers, domains,
+                                     bases, test_domains)
+    ]  # fmt: skip
+    train_x, train_y, test_x, test_y = (t for t in tensors[:4] if t is not None)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    if not vocabulary:
+        mean, std = normalise or channel_statistics(train_x)
+        if min(std) <= 0:
+            raise DataError(
+                f"the training images of {name} are constant in one channel, which cannot be "
+                "normalised; leave that channel out"
+            )
+    return Dataset(
+        name=name,
+        train_x=train_x,
+        train_y=train_y,
+        test_x=test_x,
+        test_y=test_y,
+        num_classes=num_classes,
+        mean=mean,
+        std=std,
+        augment_pad=augment_pad,
+        flip=flip,
+        writers=tensors[4],
+        fingerprint=_fingerprint(name, tensors),
+        vocabulary=vocabulary,
+        domains=tensors[5],
+        bases=tensors[6],
+        test_domains=tensors[7],
+        domain_names=domain_names,
+    )
+
+
+def stratified_split(
+    labels: NDArray[np.generic], test_fraction: float, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of the training and of the test samples, each class divided alike.
+
+    >>> train, test = stratified_split(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 0.25, seed=0)
+    >>> len(train), len(test)
+    (6, 2)
+    """
+    if not 0 < test_fraction < 1:
+        raise DataError(f"test_fraction is {test_fraction}; choose a number between 0 and 1")
+    if len(labels) == 0:
+        raise DataError("there are no samples to divide into training and test; add some")
+    rng = np.random.default_rng(seed)
+    train, test = [], []
+    for label in np.unique(labels):
+        places = rng.permutation(np.flatnonzero(labels == label))
+        cut = round(test_fraction * len(places))
+        test.append(places[:cut])
+        train.append(places[cut:])
+    return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))

@@ -1,0 +1,88 @@
+"""scikit-learn's digits: 1,797 grey images of 8 x 8 inside its wheel, so nothing is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specgrad_data.dataset import Dataset, Split, build, stratified_split
+from specgrad_data.errors import DataError, installing
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+SPLIT_SEED = 0
+TEST_FRACTION = 0.2
+
+
+def load(folder: Path, corrupted: bool = False) -> Dataset:
+    """1,438 training and 359 test images; the split is always the same.
+
+    corrupted: every image under each of five corruptions, in the manner of CIFAR-C, so that
+        feature shift can be tried without a download
+    """
+    try:
+        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise DataError(
+            f"digits come inside scikit-learn, which cannot be imported ({error}); "
+            + installing("fl")
+        ) from error
+    bunch = load_digits()
+    # grey levels are counts 0 .. 16
+    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
+    whole = Split(images, bunch.target)
+    train, test = stratified_split(whole.y, TEST_FRACTION, SPLIT_SEED)
+    if corrupted:
+        return _corrupted(whole, train, test)
+    return build("digits", whole.take(train), whole.take(test), num_classes=10, shape=(1, 8, 8))
+
+
+def _noise(images: Array) -> Array:
+    return images + np.random.default_rng(SPLIT_SEED).normal(0, 40, images.shape)
+
+
+def _blur(images: Array) -> Array:
+    padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
+    size = images.shape[-1]
+    shifts = [padded[..., y : y + size, x : x + size] for y in range(3) for x in range(3)]
+    return np.mean(shifts, axis=0)
+
+
+def _pixels(images: Array) -> Array:
+    coarse = (images[..., ::2, ::2] + images[..., 1::2, 1::2]) / 2
+    return coarse.repeat(2, axis=-1).repeat(2, axis=-2)
+
+
+CORRUPTIONS: dict[str, Callable[[Array], Array]] = {
+    "noise": _noise,
+    "blur": _blur,
+    "brightness": lambda images: images + 80,
+    "contrast": lambda images: 96 + 0.3 * images,
+    "pixels": _pixels,
+}
+
+
+def _corrupted(whole: Split, train: Indices, test: Indices) -> Dataset:
+    """All corruptions of the training images, and of the test images."""
+    plain = whole.x.astype(np.float64)
+    kinds = np.arange(len(CORRUPTIONS), dtype=np.int64)
+    stacked = np.stack([apply(plain) for apply in CORRUPTIONS.values()])
+    levels = np.rint(stacked.clip(0, 255)).astype(np.uint8)
+
+    def part(places: Indices) -> Split:
+        return Split(levels[:, places].reshape(-1, 1, 8, 8), np.tile(whole.y[places], len(kinds)))
+
+    return build(
+        "digits",
+        part(train),
+        part(test),
+        num_classes=10,
+        shape=(1, 8, 8),
+        domains=np.repeat(kinds, len(train)),
+        bases=np.tile(train, len(kinds)),
+        test_domains=np.repeat(kinds, len(test)),
+        domain_names=tuple(CORRUPTIONS),
+    )

@@ -1,0 +1,185 @@
+"""Methods that change how the server averages: FedDisco, FedAWA and FedLWS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specgrad_fl.errors import ConfigError
+from specgrad_fl.methods.base import (
+    Federation,
+    Method,
+    Round,
+    Vectors,
+    at_least,
+    one_of,
+    weighted_sum,
+)
+
+DISTANCES = ("kl", "l1", "l2", "cos")
+TARGETS = ("uniform", "test")
+
+
+@dataclass(frozen=True)
+class DiscoOptions:
+    a: float = 0.5
+    b: float = 0.1
+    distance: str = "kl"
+    target: str = "uniform"
+
+    def __post_init__(self) -> None:
+        at_least("a", self.a, 0)
+        one_of("distance", self.distance, DISTANCES)
+        one_of("target", self.target, TARGETS)
+
+
+def discrepancy(labels: Tensor, target: Tensor, distance: str) -> Tensor:
+    """How far each row of label shares is from ``target``.
+
+    >>> target = torch.tensor([0.5, 0.5])
+    >>> discrepancy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), target, "l1").tolist()
+    [0.0, 1.0]
+    """
+    if distance == "kl":
+        known = target > 0  # a class that nobody holds either: 0 log 0 is 0
+        return torch.special.xlogy(labels[:, known], labels[:, known] / target[known]).sum(1)
+    if distance == "cos":
+        return 1 - F.cosine_similarity(labels, target[None], dim=1)
+    return torch.linalg.vector_norm(labels - target, ord=int(distance[1]), dim=1)
+
+
+class FedDisco(Method):
+    """Weights proportional to max(0, p_k - a D_k + b)."""
+
+    name = "feddisco"
+    Options = DiscoOptions
+
+    def __init__(self, options: DiscoOptions, federation: Federation) -> None:
+        super().__init__(options, federation)
+        histograms = federation.histograms.double()
+        labels = histograms / histograms.sum(1, keepdim=True)
+        classes = labels.shape[1]
+        target = torch.full((classes,), 1 / classes, dtype=torch.float64)
+        if options.target == "test":
+            target = federation.test_histogram.double() / federation.test_histogram.sum()
+            self._check_target(labels, target)
+        self.distances = discrepancy(labels, target, options.distance)
+
+    def _check_target(self, labels: Tensor, target: Tensor) -> None:
+        """The KL divergence is infinite where a client holds what the target lacks."""
+        missing = (labels.sum(0) > 0) & (target == 0)
+        if self.options.distance == "kl" and missing.any():
+            raise ConfigError(
+                f"feddisco: target is 'test', and the test set lacks class "
+                f"{int(missing.nonzero()[0])}, which clients hold; choose target=uniform or "
+                "another distance"
+            )
+
+    def shares(self, round: Round) -> Tensor:
+        distances = self.distances[round.clients]
+        if self.options.distance == "kl" and distances.sum() > 0:
+            distances = distances / distances.sum()
+        raw = (round.weights - self.options.a * distances + self.options.b).clamp(min=0)
+        return raw / raw.sum() if raw.sum() > 0 else round.weights
+
+
+@dataclass(frozen=True)
+class FedAWAOptions:
+    server_epochs: int = 1
+    optimizer: str = "adam"
+    server_lr: float = 1e-3
+    reg_distance: str = "cos"
+    gamma: float = 1.0
+    slot_parity: bool = False
+
+    def __post_init__(self) -> None:
+        at_least("server_epochs", self.server_epochs, 0)
+        at_least("server_lr", self.server_lr, 0)
+        one_of("optimizer", self.optimizer, ("adam", "sgd"))
+        one_of("reg_distance", self.reg_distance, ("cos", "euc"))
+
+
+class FedAWA(Method):
+    """Shares are softmax(theta) over the active clients; a step on theta acts next time.
+
+    theta starts at the size fractions and is kept by client; ``slot_parity`` keeps it by position
+    among the active ones, as the original code does.
+    """
+
+    name = "fedawa"
+    Options = FedAWAOptions
+
+    def server_state(self) -> Vectors:
+        sizes = self.federation.sizes.double()
+        return {"theta": sizes / sizes.sum()}
+
+    def aggregate(self, round: Round, server: Vectors) -> Tensor:
+        count = len(round.clients)
+        slots = torch.arange(count) if self.options.slot_parity else round.clients
+        theta = server["theta"][slots].clone().requires_grad_()
+        shares = torch.softmax(theta, 0).detach()
+        self._learn(theta, round)
+        server["theta"] = server["theta"].index_copy(0, slots, theta.detach())
+        average = weighted_sum(round.results, shares * self.options.gamma)
+        return self.server_step(round, average)
+
+    def _learn(self, theta: Tensor, round: Round) -> None:
+        changes = round.results - round.start
+        if self.options.reg_distance == "cos":
+            distances = 1 - F.cosine_similarity(round.results, round.start[None], dim=1)
+        else:
+            distances = changes.square().mean(1)
+        optimizer = self._optimizer(theta)
+        for _ in range(self.options.server_epochs):
+            shares = torch.softmax(theta, 0)
+            spread = torch.linalg.vector_norm(changes - shares.float() @ changes, dim=1)
+            loss = (shares * distances).sum() + (shares * spread).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    def _optimizer(self, theta: Tensor) -> torch.optim.Optimizer:
+        if self.options.optimizer == "adam":
+            return torch.optim.Adam([theta], lr=self.options.server_lr, betas=(0.5, 0.999))
+        return torch.optim.SGD([theta], lr=0.01, momentum=0.9, weight_decay=5e-4)
+
+
+@dataclass(frozen=True)
+class FedLWSOptions:
+    beta: float = 0.03
+    tau_min: float = 0.01
+    tau_max: float = 0.2
+
+    def __post_init__(self) -> None:
+        at_least("beta", self.beta, 0)
+        at_least("tau_min", self.tau_min, 0)
+        at_least("tau_max", self.tau_max, self.tau_min)
+
+
+class FedLWS(Method):
+    """For each layer: w <- gamma average, gamma = |w_t| / (|w_t| + tau |average - w_t|).
+
+    tau = clamp(beta delta), with delta the clients' mean distance from their mean change.
+    """
+
+    name = "fedlws"
+    Options = FedLWSOptions
+
+    def aggregate(self, round: Round, server: Vectors) -> Tensor:
+        average = weighted_sum(round.results, round.weights)
+        for group in self.federation.groups:
+            average[group] *= self._gamma(round, average, group)
+        return self.server_step(round, average)
+
+    def _gamma(self, round: Round, average: Tensor, group: slice) -> float:
+        start = round.start[group]
+        norm = float(torch.linalg.vector_norm(start))
+        if norm == 0:
+            return 1.0
+        changes = round.results[:, group] - start
+        delta = float(torch.linalg.vector_norm(changes - changes.mean(0), dim=1).mean())
+        tau = min(max(self.options.beta * delta, self.options.tau_min), self.options.tau_max)
+        return norm / (norm + tau * float(torch.linalg.vector_norm(average[group] - start)))

@@ -1,0 +1,324 @@
+"""The bundled models: residual networks, DenseNet-121, vision transformers, and networks for
+handwritten characters and for text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def norm(channels: int) -> nn.GroupNorm:
+    """GroupNorm with two groups: no running statistics that clients would have to average."""
+    return nn.GroupNorm(2, channels)
+
+
+def conv3x3(inner: int, out: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inner, out, 3, stride, padding=1, bias=False)
+
+
+class Shortcut(nn.Sequential):
+    """A 1x1 convolution where the block changes its shape."""
+
+    def __init__(self, inner: int, out: int, stride: int) -> None:
+        super().__init__(nn.Conv2d(inner, out, 1, stride, bias=False), norm(out))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut, activation after the sum."""
+
+    def __init__(self, inner: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = conv3x3(inner, out, stride)
+        self.norm1 = norm(out)
+        self.conv2 = conv3x3(out, out)
+        self.norm2 = norm(out)
+        reshapes = stride != 1 or inner != out
+        self.shortcut = Shortcut(inner, out, stride) if reshapes else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        return F.relu(y + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """Stem, stages of basic blocks named ``layer1`` onwards, global average, linear head."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        in_channels: int,
+        widths: Sequence[int],
+        depths: Sequence[int],
+        stem_width: int,
+        stem: str = "cifar",
+    ) -> None:
+        super().__init__()
+        if stem not in ("cifar", "imagenet"):
+            raise ValueError(f"stem is {stem!r}; choose cifar or imagenet")
+        if stem == "cifar":
+            self.conv1 = conv3x3(in_channels, stem_width)
+            self.pool: nn.Module = nn.Identity()
+        else:
+            self.conv1 = nn.Conv2d(in_channels, stem_width, 7, 2, padding=3, bias=False)
+            self.pool = nn.MaxPool2d(3, 2, padding=1)
+        self.norm1 = norm(stem_width)
+        inner = stem_width
+        self.stages = []
+        for index, (width, depth) in enumerate(zip(widths, depths, strict=True), start=1):
+            stride = 1 if index == 1 else 2
+            blocks = [BasicBlock(inner, width, stride)]
+            blocks += [BasicBlock(width, width, 1) for _ in range(depth - 1)]
+            self.add_module(f"layer{index}", nn.Sequential(*blocks))
+            self.stages.append(f"layer{index}")
+            inner = width
+        self.head = nn.Linear(inner, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(F.relu(self.norm1(self.conv1(x))))
+        for stage in self.stages:
+            x = getattr(self, stage)(x)
+        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+def resnet8(num_classes: int, in_channels: int = 3) -> ResNet:
+    """One block a stage: for trials on a CPU."""
+    return ResNet(num_classes, in_channels, (16, 32, 64), (1, 1, 1), 16)
+
+
+def resnet20(num_classes: int, in_channels: int = 3) -> ResNet:
+    """The paper's backbone for small images."""
+    return ResNet(num_classes, in_channels, (16, 32, 64), (3, 3, 3), 16)
+
+
+def resnet18(num_classes: int, in_channels: int = 3, stem: str = "cifar") -> ResNet:
+    """``stem="cifar"`` is 3x3 without pooling, ``"imagenet"`` 7x7/2 with max-pooling."""
+    return ResNet(num_classes, in_channels, (64, 128, 256, 512), (2, 2, 2, 2), 64, stem)
+
+
+def wrn56_2(num_classes: int, in_channels: int = 3) -> ResNet:
+    """ResNet-56 at twice the width, with activation after the sum."""
+    return ResNet(num_classes, in_channels, (32, 64, 128), (9, 9, 9), 32)
+
+
+class DenseLayer(nn.Module):
+    """A 1x1 bottleneck and a 3x3 convolution whose output is appended to the input."""
+
+    def __init__(self, inner: int, growth: int) -> None:
+        super().__init__()
+        self.norm1 = norm(inner)
+        self.conv1 = nn.Conv2d(inner, 4 * growth, 1, bias=False)
+        self.norm2 = norm(4 * growth)
+        self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(F.relu(self.norm1(x)))
+        y = self.conv2(F.relu(self.norm2(y)))
+        return torch.cat([x, y], 1)
+
+
+class Transition(nn.Module):
+    """Halves channels and resolution."""
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.norm = norm(inner)
+        self.conv = nn.Conv2d(inner, inner // 2, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(self.conv(F.relu(self.norm(x))), 2)
+
+
+class DenseNet(nn.Module):
+    """Dense blocks ``dense1`` to ``dense4`` with transitions ``trans1`` to ``trans3`` between."""
+
+    def __init__(
+        self, num_classes: int, in_channels: int, depths: tuple[int, ...], growth: int = 32
+    ) -> None:
+        super().__init__()
+        width = 2 * growth
+        self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+        self.body = nn.Sequential()
+        for index, depth in enumerate(depths, start=1):
+            layers = [DenseLayer(width + growth * j, growth) for j in range(depth)]
+            self.body.add_module(f"dense{index}", nn.Sequential(*layers))
+            width += growth * depth
+            if index < len(depths):
+                self.body.add_module(f"trans{index}", Transition(width))
+                width //= 2
+        self.norm = norm(width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.body(self.conv1(x))))
+        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+def densenet121(num_classes: int, in_channels: int = 3) -> DenseNet:
+    """Growth 32, blocks of 6, 12, 24 and 16 layers, compression one half."""
+    return DenseNet(num_classes, in_channels, (6, 12, 24, 16))
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention without biases on query, key and value."""
+
+    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.qkv = nn.Linear(dim, 3 * heads * head_dim, bias=False)
+        self.out = nn.Linear(heads * head_dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        y = self.out(y.transpose(1, 2).reshape(batch, tokens, -1))
+        return F.dropout(y, self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each after a LayerNorm and with a residual."""
+
+    def __init__(self, dim: int, heads: int, head_dim: int, mlp: int, dropout: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.attention = Attention(dim, heads, head_dim, dropout)
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, mlp),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(mlp, dim),
+            nn.Dropout(dropout),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class ViT(nn.Module):
+    """Patches by a convolution, learned positions, ``depth`` blocks, head on the class token."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        in_channels: int,
+        image_size: int,
+        patch: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        mlp: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        if image_size % patch:
+            raise ValueError(f"patch {patch} does not divide the image size {image_size}")
+        self.cls_token = nn.Parameter(torch.randn(1, 1, dim) * 0.02)
+        self.positions = nn.Parameter(torch.randn(1, (image_size // patch) ** 2 + 1, dim) * 0.02)
+        self.patch_embed = nn.Conv2d(in_channels, dim, patch, stride=patch)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*[Block(dim, heads, 64, mlp, dropout) for _ in range(depth)])
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch_embed(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1)
+        x = self.blocks(self.dropout(x + self.positions))
+        return self.head(self.norm(x[:, 0]))
+
+    def layer_groups(self) -> list[list[str]]:
+        """Parameters that FedLWS scales together: embedding, each block, norm, head."""
+        groups: dict[str, list[str]] = {}
+        for name, _ in self.named_parameters():
+            parts = name.split(".")
+            if parts[0] == "blocks":
+                key = f"blocks.{parts[1]}"
+            else:
+                key = parts[0] if parts[0] in ("norm", "head") else "embedding"
+            groups.setdefault(key, []).append(name)
+        return list(groups.values())
+
+
+def vit(
+    num_classes: int,
+    in_channels: int = 3,
+    image_size: int = 32,
+    patch: int = 4,
+    dropout: float = 0.1,
+) -> ViT:
+    """Width 512, 6 blocks of 8 heads; take ``patch=8`` for 64 x 64 images."""
+    return ViT(num_classes, in_channels, image_size, patch, 512, 6, 8, 512, dropout)
+
+
+def vit_small(
+    num_classes: int,
+    in_channels: int = 3,
+    image_size: int = 32,
+    patch: int = 4,
+    dropout: float = 0.1,
+) -> ViT:
+    """Width 192, 6 blocks of 3 heads: for a CPU."""
+    return ViT(num_classes, in_channels, image_size, patch, 192, 6, 3, 384, dropout)
+
+
+class FemnistCNN(nn.Module):
+    """Two 5x5 convolutions with pooling, a wide hidden layer, a linear head."""
+
+    def __init__(self, num_classes: int, in_channels: int, image_size: int) -> None:
+        super().__init__()
+        side = image_size // 4
+        if side < 1:
+            raise ValueError(f"image size {image_size} is too small to be halved twice")
+        self.conv1 = nn.Conv2d(in_channels, 32, 5, padding=2)
+        self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
+        self.hidden = nn.Linear(64 * side * side, 2048)
+        self.head = nn.Linear(2048, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.head(F.relu(self.hidden(x.flatten(1))))
+
+
+class TextCNN(nn.Module):
+    """Embedding, convolutions of several widths over time, maximum over time, linear head."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        vocabulary: int,
+        embedding: int,
+        widths: tuple[int, ...],
+        channels: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
+        self.convs = nn.ModuleList(nn.Conv1d(embedding, channels, width) for width in widths)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(channels * len(widths), num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens).transpose(1, 2)
+        longest = max(conv.kernel_size[0] for conv in self.convs)  # type: ignore[index]
+        x = F.pad(x, (0, max(0, longest - x.shape[-1])))
+        features = [F.relu(conv(x)).amax(-1) for conv in self.convs]
+        return self.head(self.dropout(torch.cat(features, 1)))
+
+
+def femnist_cnn(num_classes: int, in_channels: int = 1, image_size: int = 28) -> FemnistCNN:
+    """As in the LEAF benchmark."""
+    return FemnistCNN(num_classes, in_channels, image_size)
+
+
+def textcnn(num_classes: int, vocabulary: int = 30_000, dropout: float = 0.5) -> TextCNN:
+    """Embedding 128, widths 3, 4 and 5 with 128 channels each."""
+    return TextCNN(num_classes, vocabulary or 30_000, 128, (3, 4, 5), 128, dropout)

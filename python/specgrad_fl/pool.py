@@ -1,0 +1,154 @@
+"""Worker processes that take one order after the other, as JSON over a socket pair.
+
+A child ends when its parent does, however that ends: it reads the end of its socket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from specgrad_fl.errors import RunError
+from specgrad_fl.own_code import failure
+
+Message = dict[str, Any]
+SECONDS_TO_LEAVE = 1.0
+# the key of what a child says before its answer is complete
+NEWS = "news"
+
+
+class WorkerDied(RunError):
+    """A child ended without an answer. ``order`` is the place of what it was busy with."""
+
+    def __init__(self, number: int, code: int, order: int = -1) -> None:
+        super().__init__(
+            f"worker {number} ended with exit code {code}, perhaps for want of memory; resume, "
+            "if need be with fewer --workers"
+        )
+        self.code, self.order = code, order
+
+
+class Pool:
+    """A pool of processes that run one module."""
+
+    def __init__(self, module: str, count: int, threads: int) -> None:
+        self.count = count
+        self._module, self._threads = module, threads
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._links: list[Connection] = []
+
+    def start(self) -> None:
+        """Start all processes."""
+        threads = str(self._threads)
+        for _ in range(self.count):
+            ours, theirs = socket.socketpair()
+            child = subprocess.Popen(
+                [sys.executable, "-m", self._module, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for this process, which decides what it means
+                env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            )
+            theirs.close()
+            self._processes.append(child)
+            self._links.append(Connection(ours.detach()))
+
+    def _send(self, number: int, order: Message) -> None:
+        try:
+            self._links[number].send_bytes(json.dumps(order).encode())
+        except OSError as error:
+            raise WorkerDied(number, self._processes[number].wait()) from error
+
+    def _receive(self, number: int) -> Message:
+        try:
+            reply = json.loads(self._links[number].recv_bytes())
+        except (EOFError, OSError) as error:
+            raise WorkerDied(number, self._processes[number].wait()) from error
+        if "error" in reply:
+            raise RunError(reply["error"], reply["trace"])
+        if "crash" in reply:
+            raise RuntimeError(f"worker {number} failed:\n{reply['crash']}")
+        return reply
+
+    def tell_all(self, order: Message) -> None:
+        """The same order to every child, and all answers."""
+        for number in range(self.count):
+            self._send(number, order)
+        for number in range(self.count):
+            self._receive(number)
+
+    def spread(self, orders: Sequence[Message], heard: Callable[[int, int, Message], None]) -> None:
+        """Give each order to the next free child; ``heard(order, child, reply)`` of every reply."""
+        waiting = list(enumerate(orders))[::-1]
+        busy: dict[Any, tuple[int, int]] = {}
+        free = list(range(self.count))[::-1]
+        while waiting or busy:
+            while waiting and free:
+                index, order = waiting.pop()
+                number = free.pop()
+                self._send(number, order)
+                busy[self._links[number]] = (index, number)
+            for link in wait(list(busy)):
+                index, number = busy[link]
+                try:
+                    reply = self._receive(number)
+                except WorkerDied as death:
+                    death.order = index
+                    raise
+                heard(index, number, reply)
+                if NEWS not in reply:
+                    del busy[link]
+                    free.append(number)
+
+    def close(self) -> None:
+        """End all processes."""
+        for link in self._links:
+            link.close()
+        for child in self._processes:
+            try:
+                child.wait(SECONDS_TO_LEAVE)
+            except subprocess.TimeoutExpired:  # busy with something that nobody wants any more
+                child.terminate()
+                child.wait()
+
+
+def serve(
+    descriptor: int,
+    answer: Callable[[Message, Callable[[Message], None]], Any],
+    own_code: Callable[[], dict[str, str]] = dict,
+) -> None:
+    """The child's side: answer orders until the parent hangs up.
+
+    answer: called with an order and a way to send news before the answer
+    own_code: settings that name a user's own code, to be blamed for its errors
+    """
+    link = Connection(descriptor)
+
+    def send(reply: Message) -> None:
+        link.send_bytes(json.dumps(reply).encode())
+
+    while True:
+        try:
+            order = json.loads(link.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            reply = {"value": answer(order, lambda news: send({NEWS: news}))}
+        except RunError as error:
+            reply = {"error": str(error), "trace": error.trace}
+        except Exception as error:
+            own = failure(error, own_code())
+            reply = {"crash": traceback.format_exc()}
+            if own is not None:
+                reply = {"error": str(own), "trace": own.trace}
+        try:
+            send(reply)
+        except OSError:
+            return

@@ -1,0 +1,215 @@
+"""What a run came to: the numbers that are compared, and the run read back, its model ready to use.
+
+run = load_run("runs/first")
+run.summary["final_accuracy"], run.rows()[-1]["train_loss"]
+run.predict(images)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specgrad_fl import models, storage
+from specgrad_fl.config import Config
+from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.records import Record, flattened
+from specgrad_fl.runs import RunDirectory
+from specgrad_fl.samples import Format, prepared
+from specgrad_fl.vectors import FlatModel
+
+LAST = 10
+# what runs are compared by: its key in a summary, and what it is
+MEASURES = {
+    "last10": ("mean_last_10", "mean accuracy of the last ten rounds"),
+    "final": ("final_accuracy", "accuracy after the last round"),
+    "best": ("best_accuracy", "best accuracy of all rounds"),
+}
+
+
+def check_measure(name: str) -> None:
+    """Refuse a measure that does not exist."""
+    if name not in MEASURES:
+        raise ConfigError(f"there is no measure {name!r}; {suggest(name, MEASURES)}")
+
+
+def summarise(records: list[Record], config: Config) -> dict[str, Any]:
+    """Results of a run.
+
+    ``mean_last_10`` averages the evaluations among the last ten rounds; ``rounds_to_target`` is
+    the first evaluated round that reaches the target, ``None`` if none does.
+    """
+    scored = [r for r in records if "test_accuracy" in r]
+    recent = [r["test_accuracy"] for r in scored if r["round"] > len(records) - LAST]
+    reached = [r["round"] for r in scored if r["test_accuracy"] >= config.target]
+    seconds = sum(r["seconds"]["round"] for r in records)
+    return {
+        "method": config.method,
+        "filter": config.filter,
+        "seed": config.seed,
+        "rounds": len(records),
+        "final_accuracy": scored[-1]["test_accuracy"],
+        **_best(records),
+        "mean_last_10": statistics.fmean(recent),
+        "evaluations_in_last_10": len(recent),
+        "target": config.target,
+        "rounds_to_target": reached[0] if config.target and reached else None,
+        "seconds": seconds,
+        "seconds_per_round": statistics.median(r["seconds"]["round"] for r in records),
+        "evaluate_share": sum(r["seconds"]["evaluate"] for r in records) / seconds,
+        "filter_share": filter_share(records),
+        "peak_mib": max(sum(r["memory_mib"].values()) for r in records),
+        "bytes_up": sum(r["bytes_up"] for r in records),
+        "bytes_down": sum(r["bytes_down"] for r in records),
+    }
+
+
+def _best(records: list[Record]) -> dict[str, Any]:
+    """The best round: by the held-out samples where there are any, else by the test set."""
+    checked = [r for r in records if "validation_accuracy" in r]
+    if not checked:
+        best = max((r for r in records if "test_accuracy" in r), key=lambda r: r["test_accuracy"])
+        return {
+            "best_accuracy": best["test_accuracy"],
+            "best_round": best["round"],
+            "chosen_on": "test",
+        }
+    best = max(checked, key=lambda r: r["validation_accuracy"])
+    recent = [r["validation_accuracy"] for r in checked if r["round"] > len(records) - LAST]
+    return {
+        "best_round": best["round"],
+        "chosen_on": "validation",
+        "validation_accuracy": checked[-1]["validation_accuracy"],
+        "best_validation_accuracy": best["validation_accuracy"],
+        "validation_mean_last_10": statistics.fmean(recent),
+        "client_accuracy": checked[-1]["client_accuracy"],
+    }
+
+
+def shown(summary: dict[str, Any]) -> dict[str, str]:
+    """The numbers of a summary that a person reads first, rounded."""
+    row = {
+        "rounds": str(summary["rounds"]),
+        "final %": f"{100 * summary['final_accuracy']:.1f}",
+        "best %": f"{100 * summary['best_accuracy']:.1f}",
+        "best round": str(summary["best_round"]),
+        "chosen on": summary.get("chosen_on", "test"),
+    }
+    if "client_accuracy" in summary:
+        clients = summary["client_accuracy"]
+        row["client mean %"] = f"{100 * clients['mean']:.1f}"
+        row["worst tenth %"] = f"{100 * clients['worst_decile']:.1f}"
+    return row | {
+        "s/round": f"{summary['seconds_per_round']:.2f}",
+        "filter %": f"{100 * summary['filter_share']:.2f}",
+        "peak MiB": f"{summary['peak_mib']:.0f}",
+    }
+
+
+def client_statistics(accuracies: Sequence[float]) -> dict[str, float]:
+    """Over clients: the mean, the standard deviation, and the mean of the worst tenth.
+
+    >>> client_statistics([0.5, 1.0])
+    {'mean': 0.75, 'spread': 0.25, 'worst_decile': 0.5}
+    """
+    worst = sorted(accuracies)[: math.ceil(len(accuracies) / 10)]
+    return {
+        "mean": statistics.fmean(accuracies),
+        "spread": statistics.pstdev(accuracies),
+        "worst_decile": statistics.fmean(worst),
+    }
+
+
+def filter_share(records: list[Record]) -> float:
+    """The filter's part of the clients' time."""
+    filtering = sum(r["seconds"]["client_filter"] for r in records)
+    return filtering / (filtering + sum(r["seconds"]["client_compute"] for r in records))
+
+
+class LoadedRun:
+    """One run, finished or not."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.directory = RunDirectory(Path(path))
+        self.config: Config = self.directory.config()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The results of a finished run."""
+        return self.directory.summary()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat record for each round: ``pandas.DataFrame(run.rows())`` is a table."""
+        return [flattened(record) for record in self.directory.records()]
+
+    def model(self, which: str = "best") -> nn.Module:
+        """The model with the weights of the ``best`` evaluation or of the ``last`` round."""
+        if which not in ("best", "last"):
+            raise ConfigError(f"which is {which!r}; choose best or last")
+        inputs = models.Inputs(**self._about["inputs"])
+        model = models.build_seeded(
+            self.config.model, inputs, self.config.model_options, self.config.seed
+        )
+        if which == "best":
+            model.load_state_dict(storage.load_tensors(self.directory.best_path)[0])
+            return model.eval()
+        flat = FlatModel(model)
+        tensors = storage.load_tensors(self.directory.last_path)[0]
+        flat.weights.copy_(flat.vector({name: tensors[f"model.{name}"] for name in flat.segments}))
+        flat.write_buffers(tensors["buffers"])
+        return flat.model.eval()
+
+    @torch.inference_mode()
+    def predict(self, samples: Any, which: str = "best", batch: int = 100) -> Tensor:
+        """The class of each sample: ``uint8 [N, C, H, W]`` images as the data set had them, or
+        ``[N, L]`` token ids."""
+        form = Format.parse(self._about["format"])
+        given = torch.as_tensor(samples)
+        if form.shape and (given.dtype != torch.uint8 or tuple(given.shape[1:]) != form.shape):
+            raise ConfigError(
+                f"the samples are {given.dtype} of shape {list(given.shape)}; this model takes "
+                f"uint8 images of shape [N, {', '.join(map(str, form.shape))}]"
+            )
+        model = self.model(which)
+        parts = [model(prepared(part, form)).argmax(1) for part in given.split(batch)]
+        return torch.cat(parts)
+
+    @cached_property
+    def _about(self) -> dict[str, Any]:
+        path = self.directory.inputs_path
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return {"inputs": dict(found["inputs"]), "format": dict(found["format"])}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{path} cannot be read ({error}); resume the run to write it again"
+            ) from error
+
+
+def load_run(path: Path | str) -> LoadedRun:
+    """The run in a directory."""
+    return LoadedRun(path)
+
+
+def aligned(rows: Sequence[dict[str, str]]) -> str:
+    """Rows as a text table.
+
+    >>> print(aligned([{"a": "1", "b": "22"}]))
+    a  b
+    1  22
+    """
+    names = list(dict.fromkeys(name for each in rows for name in each))
+    lines = [names, *([each.get(name, "-") for name in names] for each in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )

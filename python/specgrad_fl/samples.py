@@ -1,0 +1,156 @@
+"""All samples in memory, on the device, and batches by index.
+
+Images stay ``uint8`` in the order ``[N, H, W, C]``; a batch is one gather that flips, shifts and
+pads through its indices, and comes out as floats in ``channels_last`` order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from specgrad_data import Dataset
+from torch import Tensor
+
+ARRAYS = ("train_x", "train_y", "test_x", "test_y")
+
+
+@dataclass(frozen=True)
+class Format:
+    """How samples are stored and prepared. ``shape`` is ``(C, H, W)``, or ``()`` for text."""
+
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    pad: int
+    flip: bool
+    channels_last: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def parse(fields: dict[str, Any]) -> Format:
+        """From the lists that JSON makes of tuples."""
+        lists = {k: tuple(fields[k]) for k in ("shape", "mean", "std")}
+        return Format(**{**fields, **lists})
+
+
+def format_of(dataset: Dataset, augment: bool, channels_last: bool) -> Format:
+    """How the samples of a data set are prepared."""
+    if dataset.is_text:
+        return Format((), (), (), 0, False, False)
+    return Format(
+        shape=tuple(dataset.train_x.shape[1:]),
+        mean=dataset.mean,
+        std=dataset.std,
+        pad=dataset.augment_pad if augment else 0,
+        flip=dataset.flip and augment,
+        channels_last=channels_last,
+    )
+
+
+def stored(
+    dataset: Dataset, augment: bool, channels_last: bool
+) -> tuple[Format, dict[str, Tensor]]:
+    """The data set in the form that :class:`Samples` reads."""
+    arrays = {name: getattr(dataset, name) for name in ARRAYS}
+    if not dataset.is_text:
+        for name in ("train_x", "test_x"):
+            arrays[name] = arrays[name].permute(0, 2, 3, 1).contiguous()
+    return format_of(dataset, augment, channels_last), arrays
+
+
+def prepared(samples: Tensor, kind: Format) -> Tensor:
+    """Raw samples as a model takes them: ``[N, C, H, W]`` pixels normalised, or token ids."""
+    if not kind.shape:
+        return samples.long()
+    mean, std = (torch.tensor(values)[:, None, None] for values in (kind.mean, kind.std))
+    return (samples.float() / 255 - mean) / std
+
+
+class Samples:
+    """Training and test samples on a device."""
+
+    def __init__(self, kind: Format, arrays: dict[str, Tensor], device: torch.device) -> None:
+        self.kind = kind
+        self.device = device
+        self.train_x, self.train_y, self.test_x, self.test_y = (
+            arrays[name].to(device) for name in ARRAYS
+        )
+        if kind.shape:
+            # x / 255 normalised, as one multiplication and one addition
+            mean, std = torch.tensor(kind.mean), torch.tensor(kind.std)
+            self._scale = (1 / (255 * std)).to(device)
+            self._shift = (-mean / std).to(device)
+            self._pixels = self.train_x.view(-1, kind.shape[0])
+
+    def train_batches(
+        self, indices: Tensor, epochs: int, batch_size: int, generator: torch.Generator
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of one client: every epoch in a new order and newly augmented."""
+        count = len(indices)
+        for _ in range(epochs):
+            order = self._sent(indices[torch.randperm(count, generator=generator)])
+            draws = self._draws(count, generator)
+            for start in range(0, count, batch_size):
+                part = slice(start, start + batch_size)
+                chosen = order[part]
+                yield self._images(chosen, draws, part), self.train_y[chosen]
+
+    def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Training samples as they are, never augmented."""
+        chosen = indices.to(self.device)
+        return self._prepared(self.train_x[chosen]), self.train_y[chosen]
+
+    def test_batch(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Test samples ``start`` to ``stop``, never augmented."""
+        return self._prepared(self.test_x[start:stop]), self.test_y[start:stop]
+
+    def _draws(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
+        """Column direction and offset of each sample: ``flip [n]``, ``(dy, dx) [2, n]``."""
+        pad = self.kind.pad
+        if not (pad or self.kind.flip):
+            return None
+        flip = torch.rand(count, generator=generator) < 0.5
+        crop = torch.rand(count, generator=generator) < 0.5
+        offsets = torch.randint(0, 2 * pad + 1, (2, count), generator=generator) - pad
+        if not self.kind.flip:
+            flip.zero_()
+        return self._sent(flip), self._sent(offsets * crop)
+
+    def _sent(self, numbers: Tensor) -> Tensor:
+        """Numbers on the device; from page-locked memory a GPU takes them without a wait."""
+        if self.device.type != "cuda":
+            return numbers.to(self.device)
+        return numbers.pin_memory().to(self.device, non_blocking=True)
+
+    def _images(self, chosen: Tensor, draws: tuple[Tensor, Tensor] | None, part: slice) -> Tensor:
+        if draws is None:
+            return self._prepared(self.train_x[chosen])
+        channels, height, width = self.kind.shape
+        flip, (dy, dx) = draws[0][part, None], draws[1][:, part, None]
+        rows = torch.arange(height, device=self.device) + dy
+        columns = torch.arange(width, device=self.device) + dx
+        # a pixel from outside is the zero that padding after normalisation would give
+        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[
+            :, None, :
+        ]
+        columns = torch.where(flip, width - 1 - columns, columns).clamp_(0, width - 1)
+        rows.clamp_(0, height - 1)
+        place = (chosen[:, None] * height + rows)[:, :, None] * width + columns[:, None, :]
+        gathered = self._pixels.index_select(0, place.flatten())
+        pixels = self._normalised(gathered.view(*place.shape, channels))
+        return self._ordered(pixels.mul_(inside[..., None]))
+
+    def _prepared(self, raw: Tensor) -> Tensor:
+        return self._ordered(self._normalised(raw)) if self.kind.shape else raw.long()
+
+    def _normalised(self, raw: Tensor) -> Tensor:
+        return torch.addcmul(self._shift, raw.float(), self._scale)
+
+    def _ordered(self, pixels: Tensor) -> Tensor:
+        images = pixels.permute(0, 3, 1, 2)
+        return images if self.kind.channels_last else images.contiguous()

@@ -1,0 +1,280 @@
+"""What a run stores: files that appear whole or not at all, no more readable than their folder;
+tensors with a digest, so that a changed byte is noticed; and what clients keep between rounds.
+
+A client's state is written to a file that names client and round, and never changed afterwards. A
+checkpoint lists the files it needs; files that it does not list are removed only once it is safely
+stored. So a run killed at any moment finds every file of its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialised
+from torch import Tensor
+
+from specgrad_fl.errors import RunError
+
+# nobody else ends a name like this, so that what a crash left half written can be removed
+TEMPORARY = ".specgrad-tmp"
+# of folders that hold what clients have or learned
+PRIVATE = 0o700
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name to write to; it takes the place of ``path`` when the block succeeds.
+
+    The data reach the disk before the name does, so that a crash of the machine leaves the old
+    file or the new one. A failure leaves the old file and no litter.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        allowed = path.parent.stat().st_mode & 0o666
+        os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, allowed))
+        yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        # where nothing can be written, nothing can be removed, and the reason is the first one
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from error
+        raise
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """A folder to write to, with those above it; ``mode`` is that of the last one, if new."""
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the contents of a text file."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, contents: bytes) -> None:
+    """Replace the contents of a file."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(contents)
+
+
+def cannot_write(path: Path, error: OSError) -> RunError:
+    """The refusal for a full disk, a missing permission and their like."""
+    reason = error.strerror or str(error)
+    return RunError(
+        f"cannot write {path}: {reason}; everything saved before is intact, so make room or "
+        "choose another --out, and resume"
+    )
+
+
+DIGEST = "sha256"
+
+
+def digest(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
+    """SHA-256 of names, types, shapes, values and facts."""
+    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).cpu().numpy().data)
+    return found.hexdigest()
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
+    """Replace ``path``; the digest of what was stored. ``facts`` must be fit for JSON."""
+    contents = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    found = digest(contents, facts)
+    # safetensors writes several entries in an order that changes, so all is in one
+    metadata = {"facts": json.dumps({**facts, DIGEST: found})}
+    write_bytes(path, serialised(contents, metadata=metadata))
+    return found
+
+
+def load_tensors(path: Path, expected: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What :func:`save_tensors` stored; with ``expected``, only what has that digest.
+
+    Files that were written before there were digests are taken as they are.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = dict(json.loads((file.metadata() or {})["facts"]))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise missing_file(path) from error
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise RunError(
+            f"{path} is not a checkpoint of this trainer or is damaged ({error!r}); {way_back()}"
+        ) from error
+    own = facts.pop(DIGEST, "")
+    stored = expected or own
+    if stored and digest(tensors, facts) != stored:
+        raise RunError(f"{path} has changed since it was written; {way_back()}")
+    return tensors, facts
+
+
+def missing_file(path: Path) -> RunError:
+    """The refusal for a file that a run cannot do without."""
+    return RunError(f"{path} is missing; {way_back()}")
+
+
+def way_back() -> str:
+    """The end of a refusal about a file of a run."""
+    return (
+        "restore it from a copy, or begin again in a new folder with `specgrad-fl train --config "
+        "RUN/config.toml --out NEW`"
+    )
+
+
+Vectors = dict[str, Tensor]
+# the names of the files; whatever else is in the folder is not ours to remove
+_OURS = re.compile(rf"\d{{6,}}-\d{{6,}}\.safetensors({re.escape(TEMPORARY)})?")
+
+
+def client_path(folder: Path, client: int, round_number: int) -> Path:
+    """The file of a client's state after a round."""
+    return folder / f"{client:06d}-{round_number:06d}.safetensors"
+
+
+class ClientRounds:
+    """The rounds whose states clients hold that keep them elsewhere, on their own machines."""
+
+    def __init__(self) -> None:
+        self._round: dict[int, int] = {}
+        self._stored: dict[int, int] = {}
+
+    def get(self, client: int) -> Vectors:
+        """Nothing: the state stays with the client."""
+        return {}
+
+    def put(self, client: int, round_number: int, state: Vectors) -> None:
+        """Note the round after which a client's state was taken over."""
+        self._round[client] = round_number
+
+    def newest(self, client: int) -> int:
+        """The round of the state that a client must go on from; 0 for zeros."""
+        return self._round.get(client, 0)
+
+    def stored(self, client: int) -> int:
+        """The round of the state that a client needs after the last checkpoint is restored."""
+        return self._stored.get(client, 0)
+
+    def flush(self) -> dict[int, int]:
+        """The round of the newest state of each client."""
+        return dict(self._round)
+
+    @property
+    def digests(self) -> dict[int, str]:
+        """Of what is stored here of each client: nothing."""
+        return {}
+
+    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
+        """Go back to the states that a checkpoint lists."""
+        self._round = dict(rounds)
+        self._stored = dict(rounds)
+
+    def sweep(self) -> None:
+        """A checkpoint is stored: older states will not be asked for again."""
+        self._stored = dict(self._round)
+
+
+class ClientStates(ClientRounds):
+    """Vectors of length ``size`` by client, zero until they are first stored."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], size: int, ram_mib: float) -> None:
+        super().__init__()
+        self.folder = folder
+        self.names = names
+        self.size = size
+        bytes_each = max(1, 4 * size * len(names))
+        self._capacity = int(ram_mib * 2**20 // bytes_each)
+        self._recent: OrderedDict[int, Vectors] = OrderedDict()
+        self._unwritten: set[int] = set()
+        self._digests: dict[int, str] = {}
+
+    @property
+    def digests(self) -> dict[int, str]:
+        """Of the stored state of each client."""
+        return dict(self._digests)
+
+    def _path(self, client: int, round_number: int) -> Path:
+        return client_path(self.folder, client, round_number)
+
+    def get(self, client: int) -> Vectors:
+        """The state of a client."""
+        if client in self._recent:
+            self._recent.move_to_end(client)
+            return self._recent[client]
+        if client not in self._round:
+            return {name: torch.zeros(self.size) for name in self.names}
+        state = self._read(client)
+        self._keep(client, state)
+        return state
+
+    def _read(self, client: int) -> Vectors:
+        path = self._path(client, self._round[client])
+        return load_tensors(path, self._digests.get(client, ""))[0]
+
+    def put(self, client: int, round_number: int, state: Vectors) -> None:
+        """Store the state that a client has after a round."""
+        self._round[client] = round_number
+        self._unwritten.add(client)
+        self._keep(client, {name: vector.clone() for name, vector in state.items()})
+
+    def _keep(self, client: int, state: Vectors) -> None:
+        self._recent[client] = state
+        self._recent.move_to_end(client)
+        while len(self._recent) > self._capacity:
+            oldest, vectors = self._recent.popitem(last=False)
+            if oldest in self._unwritten:
+                self._write(oldest, vectors)
+
+    def _write(self, client: int, state: Vectors) -> None:
+        make_folder(self.folder, PRIVATE)
+        path = self._path(client, self._round[client])
+        self._digests[client] = save_tensors(path, state, {})
+        self._unwritten.discard(client)
+
+    def flush(self) -> dict[int, int]:
+        """Write what is not on disk yet; the round of the newest state of each client."""
+        for client in sorted(self._unwritten):
+            self._write(client, self._recent[client])
+        return dict(self._round)
+
+    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
+        """Go back to the states that a checkpoint lists, each of them read once."""
+        self._recent.clear()
+        self._unwritten.clear()
+        self._round, self._digests = dict(rounds), dict(digests)
+        for client in rounds:
+            self._read(client)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove files that the stored checkpoint does not need."""
+        if not self.folder.is_dir():
+            return
+        needed = {self._path(client, number) for client, number in self._round.items()}
+        for path in self.folder.iterdir():
+            if path not in needed and _OURS.fullmatch(path.name):
+                path.unlink()
+
+    @property
+    def resident(self) -> int:
+        """Clients whose state is in RAM."""
+        return len(self._recent)

@@ -1,0 +1,199 @@
+"""Methods x filters x seeds: run what is missing, then a table and a picture."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specgrad_fl import methods, storage
+from specgrad_fl.config import Config
+from specgrad_fl.engine import Watcher
+from specgrad_fl.errors import RunError
+from specgrad_fl.records import Record, csv_text
+from specgrad_fl.results import aligned
+from specgrad_fl.runs import RunDirectory
+
+from specgrad_study import fleet
+from specgrad_study.fleet import Job
+
+Summary = dict[str, Any]
+WatcherOf = Callable[[str], Watcher]
+# values by setting
+Vary = Mapping[str, Sequence[Any]]
+NOTHING: Vary = {}
+# stands for the value of a setting that has no effect
+IDLE = "-"
+EACH_CLIENT = "client_accuracies"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one method, filter and set of varied settings, one for each seed."""
+
+    method: str
+    filter: str
+    varied: tuple[tuple[str, Any], ...]
+    runs: tuple[RunDirectory, ...]
+
+    @property
+    def label(self) -> str:
+        name = self.method if self.filter == "none" else f"{self.method}+{self.filter}"
+        return " ".join([name, *(f"{key}={value}" for key, value in self.varied if value != IDLE)])
+
+    def summaries(self) -> list[Summary]:
+        return [run.summary() for run in self.runs]
+
+
+def plan(
+    base: Config,
+    names: Sequence[str],
+    filters: Sequence[str],
+    seeds: Sequence[int],
+    vary: Vary = NOTHING,
+) -> list[Config]:
+    """The configurations, in the order in which they are run: all of one seed together.
+
+    vary: values of other settings; a setting that has no effect, as a ratio without a filter, is
+        not varied
+    """
+    if not (names and filters and seeds):
+        raise RunError("there is nothing to compare; give at least one method, filter and seed")
+    own = {name: methods.own_options(name, base.options, names) for name in names}
+    found = [
+        _without_idle(base.replace(method=name, filter=kind, seed=seed, options=own[name]), changes)
+        for seed in seeds
+        for name in names
+        for kind in filters
+        for changes in _combinations(vary)
+    ]
+    return list({config.digest: config for config in found}.values())
+
+
+def _combinations(vary: Vary) -> list[dict[str, Any]]:
+    values = itertools.product(*vary.values())
+    return [dict(zip(vary, each, strict=True)) for each in values]
+
+
+def _without_idle(config: Config, changes: Mapping[str, Any]) -> Config:
+    changed = config.replace(**changes)
+    idle = changed.without_effect(changes)
+    return config.replace(**{name: v for name, v in changes.items() if name not in idle})
+
+
+def run_missing(configs: Sequence[Config], folder: Path, watch: WatcherOf) -> list[RunDirectory]:
+    """Every configuration's run: found finished, continued, or played from the beginning."""
+    runs = []
+    for number, config in enumerate(configs, start=1):
+        label = f"[{number}/{len(configs)}] {config.method}/{config.filter}/seed {config.seed}"
+        runs.append(fleet.complete(Job.of(config, folder), watch(label)))
+    return runs
+
+
+def grouped(
+    configs: Sequence[Config], runs: Sequence[RunDirectory], vary: Vary = NOTHING
+) -> list[Group]:
+    """Runs by method, filter and varied settings, in the order of their first appearance."""
+    found: dict[tuple[str, str, tuple[tuple[str, Any], ...]], list[RunDirectory]] = {}
+    for config, run in zip(configs, runs, strict=True):
+        idle = config.without_effect(vary)
+        varied = tuple((name, IDLE if name in idle else getattr(config, name)) for name in vary)
+        found.setdefault((config.method, config.filter, varied), []).append(run)
+    return [Group(*key, tuple(members)) for key, members in found.items()]
+
+
+def spread(values: Sequence[float], form: str = "{:.1f}") -> str:
+    """Mean and sample deviation.
+
+    >>> spread([80.0, 82.0]), spread([80.0])
+    ('81.0 +- 1.4', '80.0')
+    """
+    mean = form.format(statistics.fmean(values))
+    if len(values) == 1:
+        return mean
+    return f"{mean} +- {form.format(statistics.stdev(values))}"
+
+
+def _rounds_to_target(summaries: list[Summary]) -> str:
+    if not summaries[0]["target"]:
+        return "-"
+    reached = [s["rounds_to_target"] for s in summaries if s["rounds_to_target"] is not None]
+    if not reached:
+        return "never"
+    text = spread(reached, "{:.0f}")
+    return text if len(reached) == len(summaries) else f"{text} ({len(reached)}/{len(summaries)})"
+
+
+def row(group: Group) -> dict[str, str]:
+    """One line of the table."""
+    summaries = group.summaries()
+
+    def of(key: str, form: str = "{:.1f}", factor: float = 1.0) -> str:
+        return spread([factor * s[key] for s in summaries], form)
+
+    clients = {}
+    if all("client_accuracy" in s for s in summaries):
+        for name, key in (("client mean %", "mean"), ("spread %", "spread"),
+                          ("worst tenth %", "worst_decile")):  # fmt: skip
+            clients[name] = spread([100 * s["client_accuracy"][key] for s in summaries])
+    return {
+        "method": group.method,
+        "filter": group.filter,
+        **{name: f"{value}" for name, value in group.varied},
+        "seeds": str(len(summaries)),
+        "final %": of("final_accuracy", factor=100),
+        **clients,
+        "best %": of("best_accuracy", factor=100),
+        "last 10 %": of("mean_last_10", factor=100),
+        "to target": _rounds_to_target(summaries),
+        "s/round": of("seconds_per_round", "{:.2f}"),
+        "filter %": of("filter_share", "{:.2f}", 100),
+        "peak MiB": of("peak_mib", "{:.0f}"),
+        "MB up": of("bytes_up", "{:.1f}", 1e-6),
+        "MB down": of("bytes_down", "{:.1f}", 1e-6),
+    }
+
+
+def write_report(folder: Path, groups: Sequence[Group], configs: Sequence[Config]) -> Path:
+    """``compare.csv``, ``compare.json`` and ``compare.png``; the path of the picture."""
+    from specgrad_fl import plots
+
+    rows = [row(group) for group in groups]
+    storage.write_text(folder / "compare.csv", csv_text(rows))
+    report = {
+        "configuration": configs[0].as_dict(),
+        "runs": {group.label: [run.path.name for run in group.runs] for group in groups},
+        "table": rows,
+    }
+    storage.write_text(folder / "compare.json", json.dumps(report, indent=2) + "\n")
+    curves: dict[str, list[list[Record]]] = {
+        group.label: [run.records() for run in group.runs] for group in groups
+    }
+    picture = folder / "compare.png"
+    plots.bands(picture, curves)
+    served = {
+        label: [accuracy for records in runs for accuracy in records[-1].get(EACH_CLIENT, ())]
+        for label, runs in curves.items()
+    }
+    if all(served.values()):
+        plots.clients(folder / "compare-clients.png", served)
+    return picture
+
+
+def compare(
+    base: Config,
+    names: Sequence[str],
+    filters: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    watch: WatcherOf,
+    vary: Vary = NOTHING,
+) -> tuple[str, Path]:
+    """The table and the path of the picture."""
+    configs = plan(base, names, filters, seeds, vary)
+    groups = grouped(configs, run_missing(configs, folder, watch), vary)
+    return aligned([row(group) for group in groups]), write_report(folder, groups, configs)

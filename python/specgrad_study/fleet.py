@@ -1,0 +1,200 @@
+"""Many runs: those that are missing are played, here or in several processes side by side.
+
+A run is found by the name of its configuration, so that whoever asks for the same settings gets
+the same run.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specgrad_fl import pool, storage, training
+from specgrad_fl.config import Config
+from specgrad_fl.engine import Watcher
+from specgrad_fl.errors import Diverged, RunError
+from specgrad_fl.pool import NEWS, Message, Pool, WorkerDied
+from specgrad_fl.progress import clock, rewrite
+from specgrad_fl.records import Record
+from specgrad_fl.runs import RunDirectory, run_name
+
+FINISHED, DIVERGED, REFUSED = "finished", "diverged", "refused"
+FAILURE = "diverged.txt"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A configuration and the directory of its run."""
+
+    config: Config
+    path: Path
+
+    @staticmethod
+    def of(config: Config, folder: Path) -> Job:
+        return Job(config, folder / run_name(config))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: finished, diverged (always will), or refused (may succeed later)."""
+
+    job: Job
+    status: str
+    reason: str = ""
+
+
+Listener = Callable[[Job, Record], None]
+
+
+def stored_outcome(job: Job) -> Outcome | None:
+    """What is known without running anything; ``None`` while there is something to run."""
+    run = RunDirectory(job.path)
+    if run.finished:
+        return Outcome(job, FINISHED)
+    failure = job.path / FAILURE
+    if failure.is_file():
+        return Outcome(job, DIVERGED, failure.read_text(encoding="utf-8").strip())
+    return None
+
+
+def complete(job: Job, watch: Watcher) -> RunDirectory:
+    """One run: found finished, continued, or played from the beginning."""
+    run = RunDirectory(job.path)
+    if run.finished:
+        return run
+    if run.exists:
+        changes = {"workers": job.config.workers, "data_root": job.config.data_root}
+        return training.resume(run.path, watch, changes)
+    return training.train(job.config, run.path, watch)
+
+
+def play_one(job: Job, watch: Watcher) -> Outcome:
+    """As :func:`complete`, but a mistake in one run does not end the others."""
+    known = stored_outcome(job)
+    if known is not None:
+        return known
+    try:
+        complete(job, watch)
+    except Diverged as error:
+        storage.write_text(job.path / FAILURE, f"{error}\n")
+        return Outcome(job, DIVERGED, str(error))
+    except RunError as error:
+        return Outcome(job, REFUSED, str(error))
+    return Outcome(job, FINISHED)
+
+
+def missing(jobs: Sequence[Job]) -> list[Job]:
+    """Jobs with something left to run."""
+    return [job for job in jobs if stored_outcome(job) is None]
+
+
+def unique(jobs: Sequence[Job]) -> list[Job]:
+    """Each run once, in the order of its first appearance."""
+    return list({job.path: job for job in jobs}.values())
+
+
+def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
+    """All jobs, in ``processes`` processes; outcomes in the order of the jobs."""
+    if processes <= 1:
+        return [play_one(job, functools.partial(_forward, job, heard)) for job in jobs]
+    pool = Pool("specgrad_study.fleet", min(processes, len(jobs)), threads=1)
+    orders = [{"config": job.config.as_dict(), "path": str(job.path)} for job in jobs]
+    outcomes: dict[int, Outcome] = {}
+
+    def listen(index: int, _: int, reply: Message) -> None:
+        if NEWS in reply:
+            heard(jobs[index], reply[NEWS])
+        else:
+            outcomes[index] = Outcome(jobs[index], *reply["value"])
+
+    try:
+        pool.start()
+        pool.spread(orders, listen)
+    except WorkerDied as death:
+        raise RunError(
+            f"the process that played {jobs[death.order].path.name} ended with code {death.code}; "
+            "its last round is stored, so give the same command again, with fewer --jobs if memory "
+            "is short"
+        ) from death
+    finally:
+        pool.close()
+    return [outcomes[index] for index in range(len(jobs))]
+
+
+def _forward(job: Job, heard: Listener, record: Record, config: Config) -> None:
+    heard(job, record)
+
+
+def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str]:
+    """The child's side: play one job, with its rounds as news."""
+    job = Job(Config(**order["config"]), Path(order["path"]))
+    outcome = play_one(job, lambda record, _: say(record))
+    return outcome.status, outcome.reason
+
+
+class FleetProgress:
+    """Of many runs side by side: all of them in the live line, JSON for each finished run."""
+
+    def __init__(self, jobs: Sequence[Job], quiet: bool) -> None:
+        self._quiet = quiet
+        self._runs = len(jobs)
+        self._done_runs = 0
+        self._left = sum(job.config.rounds - len(RunDirectory(job.path).records()) for job in jobs)
+        self._played = 0
+        self._lock = threading.Lock()
+        self._begun = time.perf_counter()
+
+    @property
+    def seconds_left(self) -> float:
+        """By the pace so far, all processes together."""
+        elapsed = time.perf_counter() - self._begun
+        return elapsed / max(self._played, 1) * self._left
+
+    def __call__(self, job: Job, record: Record) -> None:
+        with self._lock:
+            self._count(job, record)
+
+    def _count(self, job: Job, record: Record) -> None:
+        self._played += 1
+        self._left -= 1
+        ended = record["round"] == job.config.rounds
+        self._done_runs += ended
+        if self._quiet:
+            return
+        if sys.stderr.isatty():
+            accuracy = record.get("test_accuracy")
+            score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
+            rewrite(
+                sys.stderr,
+                f"[{self._done_runs}/{self._runs} runs]",
+                f"left {clock(self.seconds_left)}",
+                f"round {record['round']}/{job.config.rounds}{score}",
+                job.path.name,
+            )
+        elif ended:
+            facts = {
+                "run": job.path.name,
+                "runs_done": self._done_runs,
+                "of": self._runs,
+                "test_accuracy": record.get("test_accuracy"),
+                "seconds_left": round(self.seconds_left),
+            }
+            print(json.dumps(facts), flush=True)
+
+    def end(self) -> None:
+        """Leave the live line."""
+        if not self._quiet and sys.stderr.isatty() and self._played:
+            sys.stderr.write("\n")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, "")
+    os.dup2(2, 1)  # what a user's own method or model prints is no answer
+    pool.serve(int(sys.argv[1]), _answer)
