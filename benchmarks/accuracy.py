@@ -4,47 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.workloads import Workload
-from specgrad_kernels import FilterSpec, filter_grads_, reference
+from specgrad_kernels import FilterSpec, filter_grads_, layout
+from specgrad_kernels.kinds import LocalAverage
 
 # of the reference's convolution, which unfolds its input: 61 taps of 16.7 M samples are 8 GB
 _PIECE = 1 << 16
 
 
-def _detrended_in_pieces(signal: Tensor, spec: FilterSpec) -> Tensor:
-    """The reference of ``lap`` or ``gaussian`` on pieces with enough neighbours to be exact."""
-    d = signal.numel()
-    if spec.method == "lap":
-        window = spec.window_of(d)
-        radius = window // 2 if window else 0
-    else:
-        window, sigma = None, spec.sigma_of(d)
-        radius = math.ceil(4 * sigma) if sigma else 0
-    if not radius:
-        return signal.clone()
+def _in_pieces(signal: Tensor, spec: FilterSpec, parameters: Any, radius: int) -> Tensor:
+    """The equation of a local average on pieces with enough neighbours to be exact."""
     pieces = []
-    for start in range(0, d, _PIECE):
-        first, last = max(start - radius, 0), min(start + _PIECE + radius, d)
-        piece = signal[first:last]
-        if window:
-            filtered = reference.lap_detrend(piece, window)
-        else:
-            filtered = reference.gaussian_detrend(piece, spec.sigma_of(d) or 0)
+    for start in range(0, len(signal), _PIECE):
+        first = max(start - radius, 0)
+        piece = signal[first : start + _PIECE + radius]
+        filtered = spec.kind.reference(piece[None], parameters, spec)[0]
         pieces.append(filtered[start - first :][:_PIECE])
     return torch.cat(pieces)
 
 
 def truth(grad: Tensor, spec: FilterSpec) -> Tensor:
     """The reference's result for one gradient, in float64."""
-    signal = grad.to(torch.float64).flatten()
-    if spec.method == "fft":
-        filtered = reference.suppress_low(signal, spec.cutoff(signal.numel()))
+    exact = grad.to(torch.float64)
+    shape = layout.signal_shape(grad.shape, spec)
+    parameters = spec.kind.parameters(spec, shape, 0)
+    if parameters is None:
+        return exact
+    numbers = spec.kind.numbers(parameters, math.prod(shape), spec)
+    signals = layout.flatten(exact, spec)
+    if isinstance(numbers, LocalAverage):
+        filtered = torch.stack([_in_pieces(s, spec, parameters, numbers.radius) for s in signals])
     else:
-        filtered = _detrended_in_pieces(signal, spec)
+        filtered = spec.kind.reference(signals, parameters, spec)
     return filtered.view(grad.shape)
 
 

@@ -183,6 +183,8 @@ def ratios_of(method: str, workload: Workload) -> Sequence[float]:
     """Ratios at which errors are measured."""
     if method == "fft":
         return RATIOS
+    if method == "centralize":  # it has no ratio
+        return (RATIO,)
     # a reference convolution of 16.7 M samples takes as long as all the others together
     return DETREND_RATIOS if workload.longest < 2**24 else ()
 

@@ -136,8 +136,10 @@ def _memory(field: str) -> Reading:
     }
 
 
-def _overhead(rows: Sequence[Row], statistic: str) -> Values:
-    return {row["call"]: row[statistic] for row in _of_kind(rows, "overhead")}
+def _overhead(call: str) -> Reading:
+    return lambda rows, statistic: {
+        row["call"]: row[statistic] for row in _of_kind(rows, "overhead") if row["call"] == call
+    }
 
 
 def _step_share(rows: Sequence[Row], statistic: str) -> Values:
@@ -215,6 +217,18 @@ TARGETS = (
         figures=_EVERY_LIST,
     ),
     Target(
+        "centralize, ResNet-20, over the floor",
+        *(1.5, 1.1, "x", False),
+        _ratios("centralize", (FLOOR,), "resnet20", 1, inverse=True),
+        figures=1,
+    ),
+    Target(
+        "centralize, ResNet-18, over the floor",
+        *(1.5, 1.1, "x", False),
+        _ratios("centralize", (FLOOR,), "resnet18", 1, inverse=True),
+        figures=1,
+    ),
+    Target(
         "float32 error to the float64 reference, every list, ratio 0.01 to 0.5",
         *(1e-6, 5e-7, "l2", False),
         _errors("float32"),
@@ -233,10 +247,16 @@ TARGETS = (
         figures=_EVERY_LIST,
     ),
     Target(
-        "Python and dispatch of one call with 20 tensors",
+        "Python and dispatch of filter_grads_ with 20 tensors",
         *(25e-6, 10e-6, "us", False),
-        _overhead,
-        figures=2,
+        _overhead("filter_grads_"),
+        figures=1,
+    ),
+    Target(
+        "Python and dispatch of plan.filter_grads_ with 20 tensors",
+        *(8e-6, 5e-6, "us", False),
+        _overhead("plan.filter_grads_"),
+        figures=1,
     ),
     Target(
         "share of a ResNet-20 training step, batch 50",

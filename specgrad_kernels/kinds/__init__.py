@@ -10,7 +10,17 @@ from specgrad_kernels.kinds.gaussian import Gaussian
 from specgrad_kernels.kinds.lap import Lap
 from specgrad_kernels.kinds.spectrum import Spectrum
 
-__all__ = ["BOUNDARIES", "CONTROLS", "KINDS", "METHODS", "Bins", "Kind", "LocalAverage", "Numbers"]
+__all__ = [
+    "BOUNDARIES",
+    "CONTROLS",
+    "FUSED",
+    "KINDS",
+    "METHODS",
+    "Bins",
+    "Kind",
+    "LocalAverage",
+    "Numbers",
+]
 
 FUSED = (Fft(), Lap(), Gaussian(), Centralize(), Spectrum())
 """Computed by every backend in one read and one write."""

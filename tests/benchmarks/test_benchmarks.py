@@ -115,7 +115,8 @@ def test_contenders_filter_in_place(method: str, name: str) -> None:
     assert [grad.data_ptr() for grad in grads] == addresses
     assert accuracy.worst_error(grads, expected) < 1e-6
     assert not torch.equal(grads[0], SMALL.gradients()[0])
-    torch.testing.assert_close(grads[3], SMALL.gradients()[3])
+    if spec.kind.parameters(spec, grads[3].shape, 3) is None:  # too short for its ratio
+        torch.testing.assert_close(grads[3], SMALL.gradients()[3])
 
 
 @pytest.mark.parametrize("method", ["lap", "gaussian"])
@@ -255,7 +256,8 @@ def test_lines_know_when_they_are_fully_measured() -> None:
     """The whole suite, with every figure made up, leaves no line partly measured."""
     figure = {"median": 1.0, "minimum": 1.0}
     rows: list[dict[str, Any]] = [
-        {"kind": "overhead", "call": call, **figure} for call in ("a", "b")
+        {"kind": "overhead", "call": call, **figure}
+        for call in ("filter_grads_", "plan.filter_grads_")
     ]
     for workload in WORKLOADS.values():
         for method in METHODS:
