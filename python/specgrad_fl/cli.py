@@ -105,7 +105,7 @@ def _parser() -> Parser:
         COMPARE,
         "specgrad-fl compare [--methods A,B] [--filters A,B] [--seeds 0,1] [--SETTING VALUE ...]",
     )
-    compare.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs")
+    compare.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs [runs]")
     compare.add_argument(
         "--methods", type=words, metavar="A,B", help="methods, see `specgrad-fl list` [fedavg]"
     )
@@ -190,7 +190,8 @@ def _add_settings(
         if name == "filter_ratios":
             group.add_argument(flag, type=read_ratios, metavar="FILE", help=text, **common)
             continue
-        shown = item.default if item.default != "" else None
+        # what is not given to a run that exists stays as it is there
+        shown = item.default if item.default != "" and not only else None
         common["help"] = text if shown is None else f"{text} [{shown}]"
         if isinstance(item.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
@@ -275,15 +276,23 @@ def _announcer(arguments: argparse.Namespace) -> Callable[[str], None]:
 
 def _report(arguments: argparse.Namespace, run: RunDirectory) -> None:
     """The results: a table for people, or one JSON object."""
-    from specgrad_fl.results import aligned, shown
+    from specgrad_fl.results import shown
 
     summary = run.summary()
     if arguments.json:
         print(json.dumps({"run": str(run.path), **summary}))
         return
     pictures = sorted(path.name for path in run.path.glob("*.png"))
-    print(aligned([shown(summary)]))
+    _print_table([shown(summary)])
     print(f"run: {run.path}  pictures: {', '.join(pictures)}")
+
+
+def _print_table(rows: Sequence[dict[str, str]]) -> None:
+    """A table that does not wrap on a terminal."""
+    from specgrad_fl.progress import columns
+    from specgrad_fl.results import fitted
+
+    print(fitted(rows, columns(sys.stdout) if sys.stdout.isatty() else sys.maxsize))
 
 
 def _compare(arguments: argparse.Namespace) -> None:
@@ -300,7 +309,7 @@ def _compare(arguments: argparse.Namespace) -> None:
     base = Config(**settings)
     strongest = next((name for name in arguments.filters if name != "none"), "none")
     _warn_of_idle(base.replace(filter=strongest), {**settings, **vary})
-    table, picture = compare(
+    pictures, rows = compare(
         base,
         methods,
         arguments.filters,
@@ -309,8 +318,8 @@ def _compare(arguments: argparse.Namespace) -> None:
         lambda label: _watcher(arguments, label),
         vary,
     )
-    print(table)
-    print(f"picture: {picture}")
+    _print_table(rows)
+    print(f"pictures: {', '.join(map(str, pictures))}")
 
 
 def _varied(text: str) -> tuple[str, list[Any]]:
@@ -362,6 +371,7 @@ def _plot(arguments: argparse.Namespace) -> None:
     from specgrad_fl import plots
     from specgrad_fl.runs import RunDirectory
 
+    plots.check_free(arguments.out)
     names = [path.resolve().name for path in arguments.runs]
     found = {}
     for path, name in zip(arguments.runs, names, strict=True):

@@ -84,7 +84,9 @@ class Config:
     data_options: Options = field(
         default_factory=dict, metadata=about("options of the data set, as key=value")
     )
-    partition: str = setting("dirichlet", "how samples are divided over clients")
+    partition: str = setting(
+        "dirichlet", "how samples are divided over clients, see `specgrad-fl list`"
+    )
     clients: int = setting(20, "clients in the federation", low=0)
     alpha: float = setting(
         0.1, "Dirichlet concentration; smaller is more skewed", low=0, needs="partition=dirichlet"

@@ -270,6 +270,7 @@ class Engine:
             lr_sums=torch.tensor([r.lr_sum for r in reports], dtype=torch.float64),
         )
         weights = self.method.aggregate(finished, self.server)
+        self._check_aggregated(weights)
         if not torch.isfinite(weights.sum()):
             raise Diverged(
                 f"round {number + 1}: {self.config.method} made weights that are not finite; the "
@@ -286,6 +287,19 @@ class Engine:
             for row, client in enumerate(clients):
                 kept = {name: rows[row] for name, rows in board.states.items()}
                 self.states.put(client, number + 1, kept)
+
+    def _check_aggregated(self, weights: object) -> None:
+        """Refuse what a method of one's own may return instead of weights."""
+        size = self.board.weights.shape
+        if isinstance(weights, Tensor) and weights.shape == size and weights.is_floating_point():
+            return
+        found = type(weights).__name__
+        if isinstance(weights, Tensor):
+            found = f"{weights.dtype} of shape {list(weights.shape)}"
+        raise RunError(
+            f"aggregate of method {self.config.method!r} returned {found}; it must return the "
+            f"next weights, a float tensor of shape {list(size)}"
+        )
 
     def _scores(self, done: int) -> Record:
         """What an evaluation adds to the record; the test set is for the final number alone where
@@ -315,13 +329,14 @@ class Engine:
         self.flat.write_buffers(self.board.buffers)
         facts = {"round": done, "accuracy": accuracy, "chosen_on": CHOSEN_ON[chosen_on]}
         whole = {k: v.detach().clone() for k, v in self.flat.model.state_dict().items()}
-        storage.save_tensors(self.run.best_path, whole, facts)
+        self.state.best_digest = storage.save_tensors(self.run.best_path, whole, facts)
 
     def final_scores(self) -> Record:
         """The test accuracy of the weights that validation chose; nothing without validation."""
+        best, _ = storage.load_tensors(self.run.best_path, self.state.best_digest)
         if not self.config.validation:
             return {}
-        self.flat.model.load_state_dict(storage.load_tensors(self.run.best_path)[0])
+        self.flat.model.load_state_dict(best)
         self.board.scored.copy_(self.flat.weights)
         self.board.buffers.copy_(self.flat.read_buffers())
         return {"best_accuracy": self.executor.score().accuracy}

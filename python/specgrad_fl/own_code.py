@@ -52,17 +52,20 @@ def imported(kind: str, name: str) -> Any:
 
 
 def failure(error: Exception, named: Mapping[str, str]) -> RunError | None:
-    """The refusal for an error inside a user's own code; ``None`` if it comes from elsewhere.
+    """The refusal for an error that a user's own code made; ``None`` where there is no such code.
 
     named: settings such as ``method`` and the ``module:attribute`` that each of them names
     """
+    own = {kind: name for kind, name in named.items() if ":" in name}
+    if not own:
+        return None
     frames = traceback.extract_tb(error.__traceback__)
-    for kind, name in named.items():
-        module = sys.modules.get(name.partition(":")[0]) if ":" in name else None
+    trace = "".join(traceback.format_exception(error))
+    said = f"{type(error).__name__}: {error}"
+    for kind, name in own.items():
+        module = sys.modules.get(name.partition(":")[0])
         for frame in frames:
             if module is not None and frame.filename == getattr(module, "__file__", None):
-                return RunError(
-                    f"{kind} {name!r} failed in {frame.name}: {type(error).__name__}: {error}",
-                    "".join(traceback.format_exception(error)),
-                )
-    return None
+                return RunError(f"{kind} {name!r} failed in {frame.name}: {said}", trace)
+    names = " and ".join(f"{kind} {name!r}" for kind, name in own.items())
+    return RunError(f"{said}; if {names} made it, the trace shows what was done with it", trace)

@@ -12,7 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from specgrad_fl import storage
+from specgrad_fl.errors import RunError
 from specgrad_fl.records import Record
+from specgrad_fl.runs import RunDirectory
 
 ACCURACY = ("validation_accuracy", "test_accuracy")
 PANELS = {
@@ -20,12 +22,29 @@ PANELS = {
     ("train_loss",): "training loss",
 }
 FEW = 20
+# in every picture, to tell them from a user's own
+DRAWN_BY = "specgrad-fl"
 
 
 def save(figure: Figure, path: Path, dpi: int = 120) -> None:
     """Write a figure, whole or not at all."""
     with storage.replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=dpi)
+        figure.savefig(temporary, format="png", dpi=dpi, metadata={"Software": DRAWN_BY})
+
+
+def check_free(path: Path) -> None:
+    """Refuse to draw into a run, or over anything but an earlier picture."""
+    if RunDirectory(path.parent).exists:
+        raise RunError(f"{path} would be written into a run; choose another --out")
+    try:
+        with path.open("rb") as file:
+            ours = DRAWN_BY.encode() in file.read(1000)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise storage.cannot_write(path, error) from error
+    if not ours:
+        raise RunError(f"{path} exists and specgrad-fl did not draw it; choose another --out")
 
 
 def _panels(figure: Figure, held_out: bool) -> Iterator[tuple[Axes, str]]:

@@ -136,7 +136,7 @@ class Records(Sequence[Record]):
             raise storage.cannot_write(self.path, error) from error
 
     def _events_path(self) -> Path:
-        found = sorted(self.path.parent.glob("out.tfevents.*.specgrad"))
+        found = sorted(self.path.parent.glob("events.out.tfevents.*.specgrad"))
         return found[0] if found else self.path.parent / file_name(time.time())
 
     def write_csv(self) -> None:

@@ -49,7 +49,9 @@ def summarise(records: list[Record], config: Config) -> dict[str, Any]:
     """
     scored = [r for r in records if "test_accuracy" in r]
     recent = [r["test_accuracy"] for r in scored if r["round"] > len(records) - LAST]
-    reached = [r["round"] for r in scored if r["test_accuracy"] >= config.target]
+    # the test set is not asked in every round where samples are held out
+    decisive = "validation_accuracy" if config.validation else "test_accuracy"
+    reached = [r["round"] for r in records if r.get(decisive, -1.0) >= config.target]
     seconds = sum(r["seconds"]["round"] for r in records)
     return {
         "method": config.method,
@@ -185,6 +187,7 @@ class LoadedRun:
     @cached_property
     def _about(self) -> dict[str, Any]:
         path = self.directory.inputs_path
+        self.directory.check_inputs(self.directory.facts())
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             return {"inputs": dict(found["inputs"]), "format": dict(found["format"])}
@@ -206,8 +209,28 @@ def aligned(rows: Sequence[dict[str, str]]) -> str:
     a  b
     1  22
     """
+    return _columns(_cells(rows))
+
+
+def fitted(rows: Sequence[dict[str, str]], room: int) -> str:
+    """Rows as a text table; where it is wider than ``room``, rows become columns.
+
+    >>> print(fitted([{"accuracy": "1", "clients": "22"}], room=12))
+    accuracy  1
+    clients   22
+    """
+    table = aligned(rows)
+    if max(map(len, table.splitlines())) <= room:
+        return table
+    return _columns([list(line) for line in zip(*_cells(rows), strict=True)])
+
+
+def _cells(rows: Sequence[dict[str, str]]) -> list[list[str]]:
     names = list(dict.fromkeys(name for each in rows for name in each))
-    lines = [names, *([each.get(name, "-") for name in names] for each in rows)]
+    return [names, *([each.get(name, "-") for name in names] for each in rows)]
+
+
+def _columns(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

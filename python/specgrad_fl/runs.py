@@ -54,7 +54,7 @@ class State:
 
     rounds: rounds done; best: best accuracy so far and its round
     client_rounds: round of the newest stored state of each client; client_digests: of those files
-    metrics, partition: digests of what those files held
+    metrics, partition, inputs, best_digest: digests of what those files held
     """
 
     rounds: int = 0
@@ -65,6 +65,8 @@ class State:
     client_digests: dict[int, str] = field(default_factory=dict)
     metrics: str = ""
     partition: str = ""
+    inputs: str = ""
+    best_digest: str = ""
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -192,7 +194,7 @@ class RunDirectory:
         if not self.last_path.is_file():
             if self.records():
                 raise storage.missing_file(self.last_path)
-            return State(fingerprint=fingerprint)
+            return State(fingerprint=fingerprint, inputs=self._inputs_digest())
         tensors, facts = storage.load_tensors(self.last_path)
         # a finished run that is extended was stored with fewer rounds
         before = config.replace(rounds=facts["rounds"]) if facts.get("rounds") else config
@@ -208,7 +210,16 @@ class RunDirectory:
             )
         for name in ("client_rounds", "client_digests"):
             facts[name] = {int(k): v for k, v in facts.get(name, {}).items()}
+        self.check_inputs(facts)
         return State(**facts, tensors=tensors)
+
+    def _inputs_digest(self) -> str:
+        return storage.file_digest(self.inputs_path) if self.inputs_path.is_file() else ""
+
+    def check_inputs(self, facts: dict[str, Any]) -> None:
+        """Refuse a changed ``inputs.json``: the model would see other numbers than in training."""
+        if facts.get("inputs") and facts["inputs"] != self._inputs_digest():
+            raise self.changed(self.inputs_path)
 
     def facts(self) -> dict[str, Any]:
         """What the stored state says besides its tensors; nothing where none was stored yet."""
@@ -230,7 +241,7 @@ class RunDirectory:
         found.check(state.rounds, state.metrics)
         if state.partition and Partition.load(self.partition_path).digest != state.partition:
             raise self.changed(self.partition_path)
-        storage.load_tensors(self.best_path)
+        storage.load_tensors(self.best_path, state.best_digest)
         for client, number in state.client_rounds.items():
             if client in state.client_digests:
                 path = client_path(self.clients_path, client, number)

@@ -96,6 +96,11 @@ def digest(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
     return found.hexdigest()
 
 
+def file_digest(path: Path) -> str:
+    """SHA-256 of a whole file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
     """Replace ``path``; the digest of what was stored. ``facts`` must be fit for JSON."""
     contents = {name: tensor.contiguous() for name, tensor in tensors.items()}

@@ -15,7 +15,6 @@ from specgrad_fl.config import Config
 from specgrad_fl.engine import Watcher
 from specgrad_fl.errors import RunError
 from specgrad_fl.records import Record, csv_text
-from specgrad_fl.results import aligned
 from specgrad_fl.runs import RunDirectory
 
 from specgrad_study import fleet
@@ -29,6 +28,7 @@ NOTHING: Vary = {}
 # stands for the value of a setting that has no effect
 IDLE = "-"
 EACH_CLIENT = "client_accuracies"
+REPORT = ("compare.json", "compare.csv", "compare.png", "compare-clients.png")
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,17 @@ def _without_idle(config: Config, changes: Mapping[str, Any]) -> Config:
     return config.replace(**{name: v for name, v in changes.items() if name not in idle})
 
 
-def run_missing(configs: Sequence[Config], folder: Path, watch: WatcherOf) -> list[RunDirectory]:
+def run_missing(
+    configs: Sequence[Config], folder: Path, watch: WatcherOf, vary: Vary = NOTHING
+) -> list[RunDirectory]:
     """Every configuration's run: found finished, continued, or played from the beginning."""
     runs = []
     for number, config in enumerate(configs, start=1):
-        label = f"[{number}/{len(configs)}] {config.method}/{config.filter}/seed {config.seed}"
+        label = f"[{number}/{len(configs)}] {config.method}/{config.filter}"
+        for name in vary:
+            if name not in config.without_effect(vary):
+                label += f"/{name} {getattr(config, name)}"
+        label += f"/seed {config.seed}"
         runs.append(fleet.complete(Job.of(config, folder), watch(label)))
     return runs
 
@@ -158,30 +164,48 @@ def row(group: Group) -> dict[str, str]:
     }
 
 
-def write_report(folder: Path, groups: Sequence[Group], configs: Sequence[Config]) -> Path:
-    """``compare.csv``, ``compare.json`` and ``compare.png``; the path of the picture."""
+def check_folder(folder: Path) -> None:
+    """Refuse a folder with files of the report's names that are not an earlier report's."""
+    found = [name for name in REPORT if (folder / name).exists()]
+    try:
+        ours = "configuration" in json.loads((folder / REPORT[0]).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        ours = False
+    if found and not ours:
+        raise RunError(
+            f"{folder} holds {found[0]}, which specgrad-fl compare did not write; choose another "
+            "--out"
+        )
+
+
+def write_report(
+    folder: Path, groups: Sequence[Group], configs: Sequence[Config]
+) -> tuple[list[Path], list[dict[str, str]]]:
+    """The report's files; the paths of the pictures, and the rows of the table."""
     from specgrad_fl import plots
 
     rows = [row(group) for group in groups]
-    storage.write_text(folder / "compare.csv", csv_text(rows))
     report = {
         "configuration": configs[0].as_dict(),
         "runs": {group.label: [run.path.name for run in group.runs] for group in groups},
         "table": rows,
     }
-    storage.write_text(folder / "compare.json", json.dumps(report, indent=2) + "\n")
+    # first, since the others are known by it to be ours
+    storage.write_text(folder / REPORT[0], json.dumps(report, indent=2) + "\n")
+    storage.write_text(folder / "compare.csv", csv_text(rows))
     curves: dict[str, list[list[Record]]] = {
         group.label: [run.records() for run in group.runs] for group in groups
     }
-    picture = folder / "compare.png"
-    plots.bands(picture, curves)
+    pictures = [folder / "compare.png"]
+    plots.bands(pictures[0], curves)
     served = {
         label: [accuracy for records in runs for accuracy in records[-1].get(EACH_CLIENT, ())]
         for label, runs in curves.items()
     }
     if all(served.values()):
-        plots.clients(folder / "compare-clients.png", served)
-    return picture
+        pictures.append(folder / "compare-clients.png")
+        plots.clients(pictures[1], served)
+    return pictures, rows
 
 
 def compare(
@@ -192,8 +216,9 @@ def compare(
     folder: Path,
     watch: WatcherOf,
     vary: Vary = NOTHING,
-) -> tuple[str, Path]:
-    """The table and the path of the picture."""
+) -> tuple[list[Path], list[dict[str, str]]]:
+    """The paths of the pictures, and the rows of the table."""
     configs = plan(base, names, filters, seeds, vary)
-    groups = grouped(configs, run_missing(configs, folder, watch), vary)
-    return aligned([row(group) for group in groups]), write_report(folder, groups, configs)
+    check_folder(folder)
+    groups = grouped(configs, run_missing(configs, folder, watch, vary), vary)
+    return write_report(folder, groups, configs)

@@ -58,6 +58,18 @@ class Odd(Method):
     def aggregate(self, round, server):
         return server["velocity"]
 
+class Silent(Method):
+    def aggregate(self, round, server):
+        return None
+
+class Short(Method):
+    def aggregate(self, round, server):
+        return round.start[:3]
+
+class Crooked(Method):
+    def correction(self, local):
+        return torch.zeros(3)
+
 def arrays():
     raise OSError("the share is not mounted")
 
@@ -91,6 +103,8 @@ NPZ = {
     "sizes.npz": arrays(x_test=np.zeros((8, 9, 9, 1), np.uint8)),
     "few_labels.npz": arrays(y_train=np.arange(39) % 4),
     "text_labels.npz": arrays(y_train=np.array(["a"] * 40)),
+    "one_hot.npz": arrays(y_train=np.eye(4, dtype=np.int64)[np.arange(40) % 4]),
+    "nan_labels.npz": arrays(y_train=np.where(np.arange(40) % 4, 1.0, np.nan)),
     "negative.npz": arrays(y_train=np.arange(40) % 4 - 1),
     "incomplete.npz": {"x_train": np.zeros(3)},
     "gaps.npz": arrays(y_train=np.arange(40) * 1000),
@@ -154,6 +168,8 @@ CASES: list[tuple[list[str], str]] = [
     (["--dataset=npz:sizes.npz"], "must have the same shape"),
     (["--dataset=npz:few_labels.npz"], "expected one integer label for each of the 40 samples"),
     (["--dataset=npz:text_labels.npz"], "label"),
+    (["--dataset=npz:one_hot.npz"], "has shape (40, 4) and dtype int64; expected one integer"),
+    (["--dataset=npz:nan_labels.npz"], "dtype float64; expected one integer label for each"),
     (["--dataset=npz:negative.npz"], "labels"),
     (["--dataset=npz:incomplete.npz"], "but not y_train, x_test, y_test"),
     (["--dataset=npz:gaps.npz"], "number the classes from 0 without gaps"),
@@ -173,6 +189,8 @@ CASES: list[tuple[list[str], str]] = [
     (["--model=bad_code:stumbling"], "does not take the samples of digits, of shape (1, 8, 8): no"),
     (["--method=bad_code:pair"], "is not a subclass of specgrad_fl.methods.Method"),
     (["--method=:x"], "is no module:name"),
+    (["--method=bad_code:Silent"], "method 'bad_code:Silent' returned NoneType; it must return"),
+    (["--method=bad_code:Short"], "'bad_code:Short' returned torch.float32 of shape [3]; it must"),
     (["--config=absent.toml"], "cannot read the configuration absent.toml"),
     (["--config=broken.toml"], "broken.toml is not a TOML file"),
     (["--config=table.toml"], "there is no table [train]; settings stand above all tables"),
@@ -192,6 +210,9 @@ OTHERS: list[tuple[list[str], str]] = [
     (["compare", "--vary=rounds=few"], "rounds must be a whole number"),
     (["resume", "mine"], "mine is not a run directory"),
     (["plot", "mine"], "mine is not a run directory"),
+    (["plot", "mine", "--out=notes.txt"], "notes.txt exists and specgrad-fl did not draw it"),
+    (["plot", "mine", "--out=mine"], "cannot write"),
+    (["compare", "--out=report"], "report holds compare.csv, which specgrad-fl compare did not"),
     (["data", "fetch", "digits"], "digits needs no download"),
     (["resume"], "the following arguments are required: run"),
     ([], "the following arguments are required: COMMAND"),
@@ -218,6 +239,8 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "list.toml").write_text("epochs = [1, 2]\n")
     (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"\n')
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "compare.csv").write_text("mine")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     return tmp_path
@@ -245,7 +268,8 @@ def test_every_bad_input_is_one_sentence_and_changes_no_file(place, capsys):
     for arguments, message in [(TRAIN + case, text) for case, text in CASES] + OTHERS:
         code = cli.main(arguments)
         said = capsys.readouterr()
-        sentences = [line for line in said.err.splitlines() if not line.startswith("run: ")]
+        announced = ("run: ", "data: ")
+        sentences = [line for line in said.err.splitlines() if not line.startswith(announced)]
         after = snapshot(place)
         good = code == 2 and not said.out and len(sentences) == 1 and message in said.err
         if not good or after != before:
@@ -263,6 +287,7 @@ def test_every_bad_input_is_one_sentence_and_changes_no_file(place, capsys):
         ),
         (["--method=bad_code:Unfinished", "--workers=2"], "failed in finish: ZeroDivisionError"),
         (["--method=bad_code:Odd"], "method 'bad_code:Odd' failed in aggregate: KeyError"),
+        (["--method=bad_code:Crooked"], "; if method 'bad_code:Crooked' made it, the trace shows"),
         (["--model=bad_code:raising"], "model 'bad_code:raising' cannot be built: KeyError"),
         (["--dataset=bad_code:arrays"], "dataset 'bad_code:arrays' failed: OSError: the share"),
     ],
@@ -272,7 +297,7 @@ def test_code_of_ones_own_is_named_before_its_trace(place, capsys, flags, messag
     sentence = next(line for line in said.splitlines() if line.startswith("specgrad-fl: "))
     assert message in sentence
     assert said.index(sentence) < said.index("Traceback")
-    assert "bad_code.py" in said
+    assert "bad_code.py" in said or "made it" in message
     assert not (place / "runs").exists() or not list((place / "runs").iterdir())
 
 

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from specgrad_fl import storage, training
+from specgrad_fl import cli, load_run, storage, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.records import essence
 from specgrad_fl.runs import RunDirectory
@@ -141,6 +141,40 @@ def test_a_changed_file_is_named_with_the_way_back(runs, tmp_path, name):
         flip(path, path.stat().st_size - 2, 1)
     with pytest.raises(RunError, match=f"{path.name}.*(has changed|damaged).*restore it"):
         training.resume(run.path)
+
+
+def test_other_files_of_other_runs_are_noticed(runs, tmp_path, small):
+    """The best weights and the normalisation of another run: whole files, but not this run's."""
+    other = training.train(small(rounds=1, clients=3, active=2, seed=5), tmp_path / "other")
+    for source, resumed in ((runs[0], "done"), (runs[1], "stopped")):
+        run = copy_of(source, tmp_path / resumed)
+        shutil.copy(other.best_path, run.best_path)
+        if source is runs[1]:  # no round that is left is a better one, and writes it again
+            state = run.load_state(run.config(), run.facts()["fingerprint"])
+            state.best_accuracy = 2.0
+            run.save_state(state, run.config())
+        with pytest.raises(RunError, match=r"best\.safetensors has changed since it was written"):
+            training.resume(run.path)
+    run = copy_of(runs[0], tmp_path / "inputs")
+    text = run.inputs_path.read_text()
+    run.inputs_path.write_text(text.replace('"mean": [\n      0.', '"mean": [\n      0.9'))
+    assert run.inputs_path.read_text() != text
+    for use in (training.resume, lambda path: load_run(path).model()):
+        with pytest.raises(RunError, match=r"inputs\.json has changed since it was written"):
+            use(run.path)
+
+
+def test_pictures_are_drawn_over_pictures_alone(runs, tmp_path):
+    mine = tmp_path / "mine.png"
+    for _ in range(2):  # the second time over its own
+        assert cli.main(["plot", str(runs[0].path), f"--out={mine}"]) == 0
+    before = contents(runs[0].path)
+    for taken in ("curves.png", "summary.json", "new.png"):
+        assert cli.main(["plot", str(runs[0].path), f"--out={runs[0].path / taken}"]) == 2
+    assert contents(runs[0].path) == before
+    mine.write_bytes(b"\x89PNG of somebody else")
+    assert cli.main(["plot", str(runs[0].path), f"--out={mine}"]) == 2
+    assert mine.read_bytes() == b"\x89PNG of somebody else"
 
 
 def test_a_missing_checkpoint_is_no_new_beginning(runs, tmp_path):

@@ -60,7 +60,7 @@ def test_scores_by_client():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_validation_chooses_and_the_test_set_is_for_the_end(tmp_path, small, workers):
-    config = small(rounds=4, validation=0.2, eval_tail=1, workers=workers)
+    config = small(rounds=4, validation=0.2, eval_tail=1, workers=workers, target=0.1)
     run = training.train(config, tmp_path / "run")
     records = run.records()
     assert all("validation_accuracy" in r for r in records)
@@ -72,7 +72,9 @@ def test_validation_chooses_and_the_test_set_is_for_the_end(tmp_path, small, wor
     assert last["validation_accuracy"] == pytest.approx(sum(right) / sum(sizes))
     assert last["client_accuracy"] == client_statistics(last["client_accuracies"])
     best = max(records, key=lambda r: r["validation_accuracy"])
+    reached = [r["round"] for r in records if r["validation_accuracy"] >= config.target]
     summary = run.summary()
+    assert summary["rounds_to_target"] == reached[0] < 4
     assert (summary["best_round"], summary["chosen_on"]) == (best["round"], "validation")
     assert summary["best_validation_accuracy"] == best["validation_accuracy"]
     assert summary["final_accuracy"] == last["test_accuracy"]
