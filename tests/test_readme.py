@@ -7,20 +7,22 @@ import shutil
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(page, language):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def commands():
-    lines = "".join(blocks("sh")).splitlines()
+    lines = "".join(blocks("README.md", "sh")).splitlines()
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
 
 
@@ -40,14 +42,21 @@ SHORTER = {
     CIFAR: "specgrad-fl list",  # an hour; test_result_configurations reads its file
     FLOWER: "specgrad-fl flower --help",  # fl/flower/test_processes.py runs its like
     PAPER: f"{PAPER} --report-only",  # hours; fl/paper runs every experiment at smoke size
-    "pip install .": None,  # what it installs is what the commands below are run with
-    "pip install --no-build-isolation .": None,
+    # what these install is what the other commands are run with
+    "pip install .": None,
+    'pip install ".[fl]"': None,
+    'pip install ".[fl,flower]"': None,
 }
+SNIPPETS = [
+    (page, number)
+    for page in ("README.md", "docs/index.md", "docs/op.md")
+    for number in range(len(blocks(page, "python")))
+]
 
 
-@pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_snippets(number):
-    exec(compile(blocks("python")[number], f"README.md, snippet {number + 1}", "exec"), {})
+@pytest.mark.parametrize(("page", "number"), SNIPPETS)
+def test_snippets(page, number):
+    exec(compile(blocks(page, "python")[number], f"{page}, snippet {number + 1}", "exec"), {})
 
 
 def test_the_equivalent_snippet_is_equivalent():
@@ -56,7 +65,7 @@ def test_the_equivalent_snippet_is_equivalent():
     from specgrad_kernels import filter_grads_
 
     names: dict = {}
-    exec(next(b for b in blocks("python") if "filter_grads_reference" in b), names)
+    exec(next(b for b in blocks("docs/op.md", "python") if "filter_grads_reference" in b), names)
     grads = [torch.randn(64, 64, 3, 3), None, torch.randn(16, 3, 3, 3)]
     copies = [None if grad is None else grad.clone() for grad in grads]
     filter_grads_(grads, ratio=0.05)
@@ -81,15 +90,37 @@ def copy_sources(folder):
     return Path(shutil.copytree(ROOT, folder, ignore=ignore))
 
 
-class Environment:
-    """A new environment that borrows every package but ours from the one that runs the tests."""
+def required(*extras):
+    """The distributions that `pip install ".[extras]"` brings, of those that run these tests."""
+    found, wanted = {}, [("specgrad", frozenset(extras))]
+    seen = set()
+    while wanted:
+        name, asked = wanted.pop()
+        if (name, asked) in seen:
+            continue
+        seen.add((name, asked))
+        distribution = metadata.distribution(name)
+        found[name] = distribution
+        for text in distribution.requires or ():
+            requirement = Requirement(text)
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": each}) for each in (*asked, "")):
+                wanted.append((requirement.name, frozenset(requirement.extras)))
+    del found["specgrad"]
+    return found.values()
 
-    def __init__(self, folder):
+
+class Environment:
+    """A new environment with what an install of ours brings, borrowed from where the tests run."""
+
+    def __init__(self, folder, *extras):
         self.folder = folder
         venv.create(folder, symlinks=True)
         (site,) = folder.glob("lib/python*/site-packages")
-        borrowed = [path for path in sys.path if Path(path).name == "site-packages"]
-        (site / "borrowed.pth").write_text("".join(f"{path}\n" for path in borrowed))
+        for distribution in required(*extras):
+            for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+                if not (site / top).exists():
+                    (site / top).symlink_to(distribution.locate_file(top))
         inherited = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         self.variables = {**inherited, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
@@ -106,7 +137,9 @@ class Environment:
     def install(self, sources, **variables):
         pip = [sys.executable, "-m", "pip", "--python", self.folder / "bin" / "python", "install"]
         pip += ["--quiet", "--no-build-isolation", "--no-deps", sources]
-        done = self.run(pip, sources, **variables)
+        # the build needs setuptools and pybind11, which an install does not bring
+        builds = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if "site-packages" in p)}
+        done = self.run(pip, sources, **builds, **variables)
         assert done.returncode == 0, done.stderr
 
 
@@ -121,7 +154,7 @@ def installed(tmp_path_factory):
     """A checkout, and a new environment into which it was installed."""
     folder = tmp_path_factory.mktemp("installed")
     checkout = copy_sources(folder / "checkout")
-    fresh = Environment(folder / "env")
+    fresh = Environment(folder / "env", "fl")
     fresh.install(checkout, SPECGRAD_BUILD_EXT="1", **ready_library())
     shutil.rmtree(checkout / "build", ignore_errors=True)
     return checkout, fresh
@@ -144,6 +177,10 @@ def test_commands_after_an_install_inside_and_outside_of_the_checkout(installed,
             assert done.returncode == 0, (command, place, done.stdout, done.stderr)
             if command == "python -m specgrad_kernels":
                 assert "cpp      available" in done.stdout, (place, done.stdout)
+    refused = fresh.run(FLOWER, outside)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("specgrad-fl: flwr is not installed; ")
+    assert 'pip install ".[fl,flower]"' in refused.stderr
     with (checkout / "specgrad_kernels" / "spec.py").open("a") as file:
         file.write("# changed\n")
     report = fresh.run("python -m specgrad_kernels", checkout).stdout
@@ -153,7 +190,8 @@ def test_commands_after_an_install_inside_and_outside_of_the_checkout(installed,
 
 @pytest.mark.slow
 def test_install_without_native_code(tmp_path):
-    """pip install works with no compiler, and the package runs on plain PyTorch."""
+    """pip install works with no compiler, and the package runs on plain PyTorch; the trainer,
+    which needs an extra, says which."""
     fresh = Environment(tmp_path / "env")
     fresh.install(copy_sources(tmp_path / "source"), SPECGRAD_BUILD_EXT="0")
     code = "import specgrad_kernels as s; print(s.__file__, s.available_backends())"
@@ -161,6 +199,11 @@ def test_install_without_native_code(tmp_path):
     assert str(fresh.folder) in shown
     assert "'torch'" in shown
     assert "'cpp'" not in shown
+    refused = fresh.run("specgrad-fl train --rounds 3 --filter fft", tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("specgrad-fl: safetensors is not installed; ")
+    assert 'pip install ".[fl]"' in refused.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
@@ -169,7 +212,7 @@ def test_an_installed_package_has_every_file_and_type_information(installed, tmp
     (site,) = fresh.folder.glob("lib/python*/site-packages")
     built = {path.name.split(".")[0] for path in site.glob("specgrad_kernels/*.so")}
     assert built == {"_kernels", "_cpu"}
-    for base in (ROOT / "specgrad_kernels", ROOT / "python/specgrad_fl"):
+    for base in (ROOT / "specgrad_kernels", *(ROOT / "python").iterdir()):
         for path in base.rglob("*.py"):
             assert (site / path.relative_to(base.parent)).is_file(), path
     script = tmp_path / "users.py"
