@@ -6,6 +6,7 @@ method (``mu``, or ``fedprox.mu`` to name the method), ``model_options`` and ``d
 those of model and data set.
 """
 
+# ruff: noqa: RUF009 (`setting` makes fields, a new dictionary for every instance)
 from __future__ import annotations
 
 import dataclasses
@@ -29,7 +30,8 @@ else:
 Options = dict[str, Any]
 
 
-def about(
+def setting(
+    default: Any,
     help: str,
     *,
     choices: tuple[str, ...] = (),
@@ -38,26 +40,26 @@ def about(
     above: float | None = None,
     execution: bool = False,
     needs: str = "",
-) -> dict[str, Any]:
-    """What the command line must know of a setting.
+) -> Any:
+    """A field with what the command line must know of it.
 
     low, high: the least and the most; above: less than any value; execution: no effect on results
     needs: ``name=value`` or ``name!=value`` of the setting without which this one has no effect
     """
-    return {
-        "help": help,
-        "choices": choices,
-        "low": low,
-        "high": high,
-        "above": above,
-        "execution": execution,
-        "needs": needs,
-    }
+    metadata = {key: value for key, value in locals().items() if key != "default"}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
-def setting(default: Any, help: str, **limits: Any) -> Any:
-    """A field with its help text and limits."""
-    return field(default=default, metadata=about(help, **limits))
+def filter_setting(default: Any, help: str) -> Any:
+    """A setting without effect where nothing is filtered."""
+    return setting(default, help, needs="filter!=none")
+
+
+def flower_setting(default: Any, help: str, low: float | None = None) -> Any:
+    """A setting of runs on Flower, without effect on results."""
+    return setting(default, help, low=low, execution=True, needs="engine=flower")
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,7 @@ class Config:
         "folder of the data sets; by default $SPECGRAD_DATA, or ./data",
         execution=True,
     )
-    data_options: Options = field(
-        default_factory=dict, metadata=about("options of the data set, as key=value")
-    )
+    data_options: Options = setting({}, "options of the data set, as key=value")
     partition: str = setting(
         "dirichlet", "how samples are divided over clients, see `specgrad-fl list`"
     )
@@ -115,13 +115,9 @@ class Config:
     augment: bool = setting(True, "random flip and crop where the data set allows them")
 
     model: str = setting("resnet8", "a bundled model, or module:factory for one of your own")
-    model_options: Options = field(
-        default_factory=dict, metadata=about("options of the model, as key=value")
-    )
+    model_options: Options = setting({}, "options of the model, as key=value")
     method: str = setting("fedavg", "federated method, see `specgrad-fl list`")
-    options: Options = field(
-        default_factory=dict, metadata=about("options of the method, as key=value, such as mu=0.01")
-    )
+    options: Options = setting({}, "options of the method, as key=value, such as mu=0.01")
 
     filter: str = setting(
         "none",
@@ -131,31 +127,22 @@ class Config:
     ratio: float = setting(
         0.05, "share of the spectrum that the filter removes", low=0, high=1, needs="filter!=none"
     )
-    filter_ratios: Options = field(
-        default_factory=dict,
-        metadata=about(
-            "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; a layer that it "
-            "does not name takes `ratio`, and 0 leaves a layer alone",
-            needs="filter!=none",
-        ),
+    filter_ratios: Options = filter_setting(
+        {},
+        "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; a layer that it "
+        "does not name takes `ratio`, and 0 leaves a layer alone",
     )
-    filter_options: Options = field(
-        default_factory=dict,
-        metadata=about(
-            "options of the filter, as key=value, such as window=25 or lap.window=25",
-            needs="filter!=none",
-        ),
+    filter_options: Options = filter_setting(
+        {},
+        "options of the filter, as key=value, such as window=25 or lap.window=25",
     )
-    filter_select: str = setting(
-        "auto", "filtered layers: auto, a preset or a regular expression", needs="filter!=none"
+    filter_select: str = filter_setting(
+        "auto", "filtered layers: auto, a preset or a regular expression"
     )
-    filter_order: str = setting(
-        "", "flattening order of a filtered tensor, such as 0231", needs="filter!=none"
-    )
-    filter_backend: str = setting(
+    filter_order: str = filter_setting("", "flattening order of a filtered tensor, such as 0231")
+    filter_backend: str = filter_setting(
         "auto",
         "kernel backend, or `loop`: torch.fft layer by layer, for comparison",
-        needs="filter!=none",
     )
 
     rounds: int = setting(30, "communication rounds", low=1)
@@ -248,52 +235,38 @@ class Config:
         choices=("local", "flower"),
         execution=True,
     )
-    nodes: int = setting(
+    nodes: int = flower_setting(
         3,
         "SuperNodes that `engine flower` starts on this machine",
         low=1,
-        execution=True,
-        needs="engine=flower",
     )
-    superlink: str = setting(
+    superlink: str = flower_setting(
         "",
         "HOST:PORT of a SuperLink to join, instead of starting one here",
-        execution=True,
-        needs="engine=flower",
     )
-    tls_ca: str = setting(
+    tls_ca: str = flower_setting(
         "",
         "certificate file of the authority that signed that SuperLink's certificate; by default "
         "those the system trusts",
-        execution=True,
-        needs="engine=flower",
     )
-    insecure: bool = setting(
+    insecure: bool = flower_setting(
         False,
         "no TLS and no node keys; on the loopback interface only",
-        execution=True,
-        needs="engine=flower",
     )
-    min_clients: int = setting(
+    min_clients: int = flower_setting(
         1,
         "a round on Flower with fewer answers is repeated",
         low=1,
-        execution=True,
-        needs="engine=flower",
     )
-    client_timeout: float = setting(
+    client_timeout: float = flower_setting(
         600.0,
         "seconds a round on Flower waits before it leaves out the clients that did not answer",
         low=0.1,
-        execution=True,
-        needs="engine=flower",
     )
-    join_timeout: float = setting(
+    join_timeout: float = flower_setting(
         300.0,
         "seconds to wait for the nodes of all clients at the start",
         low=0.1,
-        execution=True,
-        needs="engine=flower",
     )
 
     def __post_init__(self) -> None:

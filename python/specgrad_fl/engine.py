@@ -19,6 +19,7 @@ from specgrad_fl.machine import peak_mib
 from specgrad_fl.methods import Round, weighted_sum
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import Blueprint, inputs_of
+from specgrad_fl.progress import Watcher
 from specgrad_fl.records import Record, Records
 from specgrad_fl.results import client_statistics
 from specgrad_fl.runs import RunDirectory, State
@@ -26,7 +27,6 @@ from specgrad_fl.seeding import generator
 from specgrad_fl.storage import ClientRounds, ClientStates
 from specgrad_fl.vectors import Board, FlatModel, Layout
 
-Watcher = Callable[[Record, Config], None]
 # an executor for clients on other machines, which keep their own state
 RemoteExecutor = Callable[[Blueprint, dict[str, Tensor], FlatModel, Layout, ClientRounds], Executor]
 CHOSEN_ON = {
@@ -380,7 +380,3 @@ class Engine:
                 "workers": sum(self.executor.memory()),
             },
         }
-
-
-def silent(record: Record, config: Config) -> None:
-    """A watcher that says nothing."""

@@ -1,12 +1,67 @@
-"""Values of flags that are lists: ``a,b`` as words, whole numbers or numbers."""
+"""Flags of the commands: one for each setting, ``key=value`` options, and lists ``a,b``."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TypeVar
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from specgrad_fl.config import FIELDS, SUBJECTS, Config, read_ratios, read_toml
+from specgrad_fl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specgrad_fl.progress import Watcher
 
 Item = TypeVar("Item", int, float)
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses in one sentence; what it parsed knows the parser of the innermost command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_defaults(parser=self)
+
+    @property
+    def flags(self) -> list[str]:
+        """Every ``--flag``."""
+        return [flag for flag in self._option_string_actions if flag.startswith("--")]
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+class Commands:
+    """The commands of a program, each with the function that does it."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._added = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(
+        self,
+        name: str,
+        summary: str,
+        do: Callable[[argparse.Namespace], None],
+        *,
+        text: str = "",
+        usage: str | None = None,
+        goes_on: bool = False,
+    ) -> Parser:
+        """The parser of a new command.
+
+        text, usage: what its ``--help`` begins with
+        goes_on: whether the same command continues what was interrupted
+        """
+        raw = argparse.RawDescriptionHelpFormatter
+        parser = self._added.add_parser(
+            name, help=summary, description=text or summary, usage=usage, formatter_class=raw,
+            allow_abbrev=False,
+        )  # fmt: skip
+        parser.set_defaults(do=do, goes_on=goes_on)
+        return parser
 
 
 def words(text: str) -> list[str]:
@@ -49,3 +104,92 @@ def _converted(text: str, convert: Callable[[str], Item], example: str) -> list[
     if not found:
         raise refusal
     return found
+
+
+def add_settings(
+    parser: argparse.ArgumentParser,
+    only: frozenset[str] = frozenset(),
+    without: tuple[str, ...] = (),
+) -> None:
+    """Flags for the settings; what is not given stays absent, so that the file can speak."""
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    if not only:
+        parser.add_argument("--config", type=Path, help="TOML file with settings")
+    group: Any = None
+    for name, item in FIELDS.items():
+        if name in SUBJECTS:
+            group = parser.add_argument_group(SUBJECTS[name])
+        if name in without or (only and name not in only):
+            continue
+        flag = "--" + name.replace("_", "-")
+        text = item.metadata["help"].replace("%", "%%")
+        common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
+        if name.endswith("options"):
+            flag = flag.removesuffix("s")
+            group.add_argument(flag, action="append", metavar="KEY=VALUE", help=text, **common)
+            continue
+        if name == "filter_ratios":
+            group.add_argument(flag, type=read_ratios, metavar="FILE", help=text, **common)
+            continue
+        # what is not given to a run that exists stays as it is there
+        shown = item.default if item.default != "" and not only else None
+        common["help"] = text if shown is None else f"{text} [{shown}]"
+        if isinstance(item.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+        else:
+            kind = type(item.default)
+            choices = item.metadata["choices"]
+            meta = "{" + ",".join(choices) + "}" if choices else kind.__name__.upper()
+            group.add_argument(flag, type=kind, metavar=meta, **common)
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """``key=value`` with a number, true, false or text.
+
+    >>> parse_option("mu=0.01"), parse_option("slot_parity=true"), parse_option("stem=cifar")
+    (('mu', 0.01), ('slot_parity', True), ('stem', 'cifar'))
+    """
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ConfigError(f"an option is written key=value; got {text!r}")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """File, then command line."""
+    path = getattr(arguments, "config", None)
+    settings = read_toml(path) if path else {}
+    for name in FIELDS:
+        if name in arguments:
+            value = getattr(arguments, name)
+            if name.endswith("options"):
+                in_file = settings.get(name, {})
+                if not isinstance(in_file, dict):
+                    raise ConfigError(f"{name} is {in_file!r} in {path}; write a table [{name}]")
+                value = {**in_file, **dict(map(parse_option, value))}
+            settings[name] = value
+    return settings
+
+
+def warn_of_idle(config: Config, settings: Iterable[str]) -> None:
+    """Name the settings that were given and change nothing."""
+    for name, needs in config.without_effect(settings).items():
+        print(f"specgrad-fl: {name} has no effect without {needs}", file=sys.stderr)
+
+
+def watcher_of(arguments: argparse.Namespace, label: str = "") -> Watcher:
+    """What reports a run's rounds in the way that was asked for."""
+    from specgrad_fl import progress  # with torch
+
+    return progress.watcher(arguments.quiet, label, getattr(arguments, "json", False))
+
+
+def print_table(rows: Sequence[dict[str, str]]) -> None:
+    """Print results so that they do not wrap on a terminal."""
+    from specgrad_fl.progress import columns
+    from specgrad_fl.results import fitted
+
+    print(fitted(rows, columns(sys.stdout) if sys.stdout.isatty() else sys.maxsize))

@@ -137,10 +137,14 @@ class Lines:
         self._stream.flush()
 
 
-def watcher(quiet: bool, label: str = "", as_json: bool = False) -> Watcher | None:
-    """The way to report that suits the output; ``None`` for silence."""
+def silent(record: Record, config: Config) -> None:
+    """A watcher that says nothing."""
+
+
+def watcher(quiet: bool, label: str = "", as_json: bool = False) -> Watcher:
+    """The way to report that suits the output."""
     if quiet:
-        return None
+        return silent
     if as_json:
         return Lines(sys.stdout, label)
     return Terminal(sys.stderr, label) if sys.stderr.isatty() else Plain(sys.stderr, label)

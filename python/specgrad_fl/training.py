@@ -10,11 +10,12 @@ from specgrad_data import Dataset
 
 from specgrad_fl import machine, methods
 from specgrad_fl.config import Config
-from specgrad_fl.engine import Engine, RemoteExecutor, Watcher, silent
+from specgrad_fl.engine import Engine, RemoteExecutor
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.own_code import failure, imported
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import divide, inputs_of, load_data, prepare
+from specgrad_fl.progress import Watcher, silent
 from specgrad_fl.records import Record
 from specgrad_fl.results import summarise
 from specgrad_fl.runs import RunDirectory, check_same, extended

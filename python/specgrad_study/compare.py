@@ -12,8 +12,8 @@ from typing import Any
 
 from specgrad_fl import methods, storage
 from specgrad_fl.config import Config
-from specgrad_fl.engine import Watcher
 from specgrad_fl.errors import RunError
+from specgrad_fl.progress import Watcher
 from specgrad_fl.records import Record, csv_text
 from specgrad_fl.runs import RunDirectory
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from specgrad_fl import pool, storage, training
 from specgrad_fl.config import Config
-from specgrad_fl.engine import Watcher
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.pool import NEWS, Message, Pool, WorkerDied
-from specgrad_fl.progress import clock, rewrite
+from specgrad_fl.progress import Watcher, clock, rewrite
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory, run_name
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from specgrad_fl import machine, prepare, training
 from specgrad_fl.client import ClientRunner
 from specgrad_fl.config import Config
-from specgrad_fl.engine import draw_clients, evaluates, silent
+from specgrad_fl.engine import draw_clients, evaluates
 from specgrad_fl.errors import ConfigError, Diverged, RunError
 from specgrad_fl.models import Inputs, build
+from specgrad_fl.progress import silent
 from specgrad_fl.runs import RunDirectory
 from specgrad_fl.samples import Format, Samples, stored
 from specgrad_fl.storage import ClientStates

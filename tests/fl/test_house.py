@@ -6,8 +6,6 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "python"
-# may know everything: it puts the command together
-COMPOSITION = {"specgrad_fl.cli"}
 
 
 def name_of(path: Path) -> str:
@@ -60,11 +58,15 @@ def test_no_import_cycle_at_any_level():
 
 def test_the_core_knows_neither_flower_nor_the_studies():
     for name, found in GRAPH.items():
-        if name.startswith("specgrad_fl.flower") or name in COMPOSITION:
-            continue
-        if name.startswith("specgrad_fl"):
+        if name.startswith("specgrad_fl") and not name.startswith("specgrad_fl.flower"):
             strangers = {n for n in found if n.startswith(("specgrad_fl.flower", "specgrad_study"))}
             assert not strangers, f"{name} imports {strangers}"
+
+
+def test_the_data_know_nothing_of_the_trainer():
+    for name, found in GRAPH.items():
+        if name.startswith("specgrad_data"):
+            assert all(other.startswith("specgrad_data") for other in found), name
 
 
 def test_flower_does_not_know_the_studies():

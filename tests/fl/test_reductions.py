@@ -7,13 +7,14 @@ import pytest
 import specgrad_data
 import torch
 import torch.nn.functional as F
-from specgrad_fl.engine import draw_clients, train
+from specgrad_fl.engine import draw_clients
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.methods import METHODS, Federation, build, weighted_sum
 from specgrad_fl.models import Inputs, build_seeded
 from specgrad_fl.partition import Partition
 from specgrad_fl.seeding import generator
 from specgrad_fl.storage import load_tensors
+from specgrad_fl.training import train
 
 from specgrad_kernels import FilterSpec, filter_grads_, select_layers
 

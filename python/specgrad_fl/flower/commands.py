@@ -9,6 +9,7 @@ from typing import Any
 
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.flags import Commands, add_settings, settings_of
 
 
 def add_actions(
@@ -167,3 +168,13 @@ def _node(arguments: argparse.Namespace) -> None:
     code = supernode.run(settings)
     if code:
         raise RunError(f"the SuperNode ended with exit code {code}; it said why above")
+
+
+def register(commands: Commands) -> None:
+    """Add ``specgrad-fl flower``."""
+    flower = commands.add(
+        "flower",
+        "the machines of a federation: keys, shards, superlink, node",
+        lambda arguments: run(arguments, lambda: settings_of(arguments)),
+    )
+    add_actions(flower, add_settings)

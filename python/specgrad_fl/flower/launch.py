@@ -24,9 +24,9 @@ from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
 if TYPE_CHECKING:
-    from specgrad_fl.engine import Watcher
     from specgrad_fl.flower.control import Control
     from specgrad_fl.flower.processes import Process
+    from specgrad_fl.progress import Watcher
 
 FLOWER = "1.41"
 LOOK_SECONDS, STATUS_SECONDS, OUTCOME_SECONDS = 0.2, 5.0, 2.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from specgrad_fl import engine, training
+from specgrad_fl import progress, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import rundir
 from specgrad_fl.flower.executor import FlowerExecutor
@@ -36,4 +36,4 @@ def main(grid: Grid, context: Context) -> None:
     place = rundir.FlowerFiles(run)
     with place.outcome():
         elsewhere = functools.partial(FlowerExecutor, grid, place.identity())
-        training.carry_on(run, run.config(), engine.silent, elsewhere)
+        training.carry_on(run, run.config(), progress.silent, elsewhere)
