@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from helpers import DTYPES, TOLERANCE, distance, filtered
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
 from specgrad_kernels.kinds.spectrum import gains_of
@@ -32,6 +34,34 @@ def test_multiplies_the_spectrum(backend, name, d, dtype):
     actual = filtered(grad, method="spectrum", gains=SHAPES[name], backend=backend)
     error = actual.double() - multiplied(grad, SHAPES[name])
     assert error.norm() <= 2 * TOLERANCE[dtype] * grad.double().norm()
+
+
+BREAKPOINTS = st.lists(
+    st.tuples(st.floats(0, 1, width=32), st.sampled_from([0.0, 0.25, 1.0, 3.0])), min_size=1
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    points=BREAKPOINTS,
+    d=st.integers(1, 400) | st.integers(1, 40).map(lambda n: 144 * n),
+    dtype=st.sampled_from(DTYPES),
+    mean=st.sampled_from([0.0, 30.0]),
+    seed=st.integers(0, 1000),
+)
+def test_any_gains_keep_their_promise(points, d, dtype, mean, seed):
+    gains = sorted(points, key=lambda point: point[0])
+    noise = torch.randn(d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    grad = (noise + mean).to(dtype)
+    plan = FilterPlan(
+        [("w", torch.nn.Parameter(grad.clone()))], FilterSpec("spectrum", gains=gains)
+    )
+    plan.filter_grads_([actual := grad.clone()])
+    # float64 is judged as well, so the truth has more digits, and no gains of 1 are rounded
+    exact = grad.double().numpy().astype(np.longdouble)
+    removed = np.fft.rfft(exact) * (1 - gains_of(tuple(gains), d))
+    error = actual.double().numpy() - (exact - np.fft.irfft(removed, n=d))
+    assert np.linalg.norm(error) <= plan.layers[0].error_bound * float(grad.double().norm())
 
 
 def test_gains_between_and_beyond_breakpoints():
