@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from specgrad_kernels.kinds.base import BOUNDARIES, Bins, Kind, LocalAverage, Numbers
 from specgrad_kernels.kinds.centralize import Centralize
-from specgrad_kernels.kinds.controls import L2, Fft2d, FftHigh, RandomBins
 from specgrad_kernels.kinds.fft import Fft
+from specgrad_kernels.kinds.fft2d import Fft2d
+from specgrad_kernels.kinds.fft_high import FftHigh
 from specgrad_kernels.kinds.gaussian import Gaussian
+from specgrad_kernels.kinds.l2 import L2
 from specgrad_kernels.kinds.lap import Lap
+from specgrad_kernels.kinds.random_bins import RandomBins
 from specgrad_kernels.kinds.spectrum import Spectrum
 
 __all__ = [

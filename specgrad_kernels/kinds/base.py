@@ -122,6 +122,13 @@ class Kind:
         return None
 
 
+class ByCutoff(Kind):
+    """Kinds that a number of bins describes."""
+
+    def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> int | None:
+        return spec.cutoff(math.prod(shape), index) or None
+
+
 def whole_number(kind: str, valid: Callable[[int], bool]) -> Callable[[str, object], int]:
     """A check for an int, a numpy integer or a whole float."""
 

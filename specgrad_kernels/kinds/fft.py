@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
 from specgrad_kernels import reference
-from specgrad_kernels.kinds.base import Bins, Kind
+from specgrad_kernels.kinds.base import Bins, ByCutoff
 
 if TYPE_CHECKING:
     from specgrad_kernels.spec import FilterSpec
-
-
-class ByCutoff(Kind):
-    """Kinds that a number of bins describes."""
-
-    def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> int | None:
-        return spec.cutoff(math.prod(shape), index) or None
 
 
 class Fft(ByCutoff):
