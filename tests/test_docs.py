@@ -59,3 +59,20 @@ def test_every_page_is_in_the_navigation_once() -> None:
 def test_the_map_lists_the_files_there_are() -> None:
     done = subprocess.run([sys.executable, str(DOCS / "write_map.py"), "--check"], check=False)
     assert done.returncode == 0, "run: python docs/write_map.py"
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
+    """Those of docs/ are checked by the build of the site."""
+    root = DOCS.parent
+    text = (root / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        linked = root / (file or page)
+        assert linked.exists(), (page, target)
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in slugs, (page, target)
