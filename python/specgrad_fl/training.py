@@ -22,8 +22,8 @@ from specgrad_fl.runs import RunDirectory, check_same, extended
 from specgrad_fl.samples import format_of
 
 # engines other than this process, as module:function; each takes a run, its data and a watcher
-OTHER_ENGINES = {"flower": "specgrad_fl.flower.launch:play"}
-CHECKS = {"flower": "specgrad_fl.flower.launch:check"}
+OTHER_ENGINES = {"flower": "specgrad_fl.flower.federation:play"}
+CHECKS = {"flower": "specgrad_fl.flower.federation:check"}
 Announce = Callable[[str], None]
 Player = Callable[[RunDirectory, Dataset, Watcher], RunDirectory]
 

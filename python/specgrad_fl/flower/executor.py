@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ from specgrad_fl import prepare
 from specgrad_fl.client import Report
 from specgrad_fl.errors import RunError
 from specgrad_fl.executor import InProcess
-from specgrad_fl.flower import shards, wire
-from specgrad_fl.flower.node import version
+from specgrad_fl.flower import wire
+from specgrad_fl.flower.place import fingerprint
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.storage import ClientRounds
 from specgrad_fl.vectors import FlatModel, Layout
@@ -79,14 +80,29 @@ class FlowerExecutor(InProcess):
         self._hosts: dict[int, int] = {}
         self._met: set[int] = set()
         self._refusals: dict[int, str] = {}
+        self._errors: dict[int, str] = {}
         self._memory: dict[int, float] = {}
         self._remarks: dict[str, Any] = {}
         self._bytes = {"down": 0, "up": 0}
-        self._wait_for(range(len(self._sizes)))
-        if len(self._hosts) < self._config.min_clients:
-            raise self._too_few_nodes()
 
-    def _wait_for(self, clients: Iterable[int]) -> None:
+    def start(self) -> None:
+        """Wait for the nodes of all clients; a node that refuses or is refused ends the run."""
+        self._wait_for(range(len(self._sizes)), until_refusal=True)
+        if self._refusals:
+            raise RunError("; ".join(self._troubles()))
+        if len(self._hosts) < self._config.min_clients:
+            raise RunError(
+                f"{len(self._hosts)} of {len(self._sizes)} clients are on a connected node after "
+                f"{self._config.join_timeout:g} s, and min_clients is {self._config.min_clients}; "
+                + "; ".join(["start the SuperNodes with the data of the others", *self._troubles()])
+            )
+
+    def _troubles(self) -> list[str]:
+        """Why connected nodes do not take part."""
+        told = sorted((self._errors | self._refusals).items())
+        return [f"node {node}: {why}" for node, why in told]
+
+    def _wait_for(self, clients: Iterable[int], until_refusal: bool = False) -> None:
         """Wait for the nodes of clients, at most ``join_timeout`` seconds."""
         deadline = time.monotonic() + self._config.join_timeout
         wanted = set(clients)
@@ -94,15 +110,9 @@ class FlowerExecutor(InProcess):
             self._meet(max(deadline - time.monotonic(), PULL_SECONDS))
             if wanted <= set(self._hosts) or time.monotonic() >= deadline:
                 return
+            if self._refusals and until_refusal:
+                return
             time.sleep(PULL_SECONDS)
-
-    def _too_few_nodes(self) -> RunError:
-        reasons = "".join(f"; node {n}: {why}" for n, why in sorted(self._refusals.items()))
-        return RunError(
-            f"{len(self._hosts)} of {len(self._sizes)} clients are on a connected node after "
-            f"{self._config.join_timeout:g} s, and min_clients is {self._config.min_clients}; "
-            f"start the SuperNodes with the data of the others{reasons}"
-        )
 
     def _meet(self, seconds: float) -> None:
         """Ask new nodes for their clients, and forget nodes that have gone.
@@ -113,39 +123,58 @@ class FlowerExecutor(InProcess):
         present = set(self._grid.get_node_ids())
         self._met &= present
         self._hosts = {c: node for c, node in self._hosts.items() if node in present}
-        new = present - self._met
-        if not new:
-            return
-        deadline = time.monotonic() + min(seconds, MEET_SECONDS)
-        answers = self._exchange({n: wire.pack({}) for n in new}, "query", deadline)
-        self._met |= set(answers)
-        for node, answer in sorted(answers.items()):
+        for told in (self._refusals, self._errors):
+            for node in set(told) - present:
+                del told[node]
+        for node, facts in sorted(self._asked(present - self._met, seconds).items()):
+            self._met.add(node)
+            self._errors.pop(node, None)
             try:
-                self._welcome(node, _content(answer))
+                self._welcome(node, facts)
             except wire.WireError as error:
                 self._refusals[node] = str(error)
             except (KeyError, TypeError, ValueError, AttributeError):
                 self._refusals[node] = "it does not introduce itself as a node of this trainer"
 
-    def _welcome(self, node: int, content: RecordDict) -> None:
+    def _asked(self, nodes: set[int], seconds: float) -> dict[int, dict[str, Any]]:
+        """What nodes say of themselves; those where the question failed are asked again later."""
+        question = {node: wire.pack({"blueprint": self._blueprint}) for node in nodes}
+        deadline = time.monotonic() + min(seconds, MEET_SECONDS)
+        answers = self._exchange(question, "query", deadline) if nodes else {}
+        told = {}
+        for node, answer in answers.items():
+            if answer.has_error():
+                self._errors[node] = f"an error: {answer.error.reason}"
+                continue
+            try:
+                told[node], _ = wire.unpack(answer.content)
+            except wire.WireError as error:
+                told[node] = {"refusal": f"it sent {error}"}
+        return told
+
+    def _welcome(self, node: int, facts: dict[str, Any]) -> None:
         """Take over the clients of a node whose software and data are those of this run."""
-        facts, _ = wire.unpack(content)
-        if facts.get("protocol") != wire.PROTOCOL or facts.get("specgrad") != version():
+        if "refusal" in facts:
+            raise wire.WireError(str(facts["refusal"]))
+        version = metadata.version("specgrad")
+        if facts.get("protocol") != wire.PROTOCOL or facts.get("specgrad") != version:
             raise wire.WireError(
-                f"it runs specgrad {facts.get('specgrad')} and the server {version()}; install the "
+                f"it runs specgrad {facts.get('specgrad')} and the server {version}; install the "
                 "same version on both"
             )
-        for name, about in dict(facts.get("clients", {})).items():
-            client = int(name)
-            if not 0 <= client < len(self._known):
-                continue
-            known = self._known[client]
-            if Known(about["size"], about["fingerprint"]) != known:
-                self._refusals[node] = (
-                    f"its data of client {client} are not those of this run; write them again with "
-                    "`specgrad-fl flower shards`"
+        found = {int(name): about for name, about in dict(facts["clients"]).items()}
+        for client in sorted(set(found) & set(range(len(self._known)))):
+            if Known(found[client]["size"], found[client]["fingerprint"]) != self._known[client]:
+                raise wire.WireError(
+                    f"its data of client {client} are not those of this run; give it the same data "
+                    "set, or files written by `specgrad-fl flower shards` for this experiment"
                 )
-                continue
+            other = self._hosts.get(client, node)
+            if other != node and self._asked({other}, MEET_SECONDS):
+                raise wire.WireError(
+                    f"it has client {client}, and so has node {other}; give every SuperNode its "
+                    "own partition-id or data folder"
+                )
             self._hosts[client] = node
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
@@ -192,8 +221,9 @@ class FlowerExecutor(InProcess):
         self._meet(self._config.client_timeout)
         deadline = time.monotonic() + self._config.client_timeout
         by_node: dict[int, list[int]] = {}
+        troubles = self._troubles()
         for client in clients:
-            reasons[client] = "no connected node has its data"
+            reasons[client] = "; ".join(["no connected node has its data", *troubles])
             if client in self._hosts:
                 reasons[client] = f"no answer within {self._config.client_timeout:g} s"
                 by_node.setdefault(self._hosts[client], []).append(client)
@@ -263,9 +293,13 @@ class FlowerExecutor(InProcess):
     ) -> None:
         """Check a node's answer, client by client."""
         try:
-            content = _content(answer)
+            if answer.has_error():
+                raise wire.WireError(f"an error: {answer.error.reason}")
+            content = answer.content
             self._bytes["up"] += wire.size(content)
             facts, arrays = wire.unpack(content)
+            if "refusal" in facts:
+                raise wire.WireError(f"a refusal: {facts['refusal']}")
             if facts.get("round") != round_number:
                 raise wire.WireError(f"an answer to round {facts.get('round')}")
             reports = dict(facts["reports"])
@@ -315,12 +349,6 @@ class FlowerExecutor(InProcess):
         return list(self._memory.values())
 
 
-def _content(answer: Message) -> RecordDict:
-    if answer.has_error():
-        raise wire.WireError(f"an error: {answer.error.reason}")
-    return answer.content
-
-
 def _plausible(report: Report, client: int, lr: float) -> bool:
     """Whether a report can be true: servers divide by some of its numbers."""
     numbers = (report.seconds, report.filter_seconds, report.peak_mib, report.lr_sum)
@@ -337,4 +365,4 @@ def _plausible(report: Report, client: int, lr: float) -> bool:
 
 
 def _fingerprint(arrays: dict[str, Tensor], held: Tensor) -> str:
-    return shards.fingerprint(arrays["train_x"][held].numpy(), arrays["train_y"][held].numpy())
+    return fingerprint(arrays["train_x"][held].numpy(), arrays["train_y"][held].numpy())

@@ -7,33 +7,51 @@ from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from specgrad_data import Dataset
 
-from specgrad_fl import progress, training
-from specgrad_fl.errors import RunError
-from specgrad_fl.flower import rundir
+from specgrad_fl import training
+from specgrad_fl.config import Config
+from specgrad_fl.flower import app as settings
 from specgrad_fl.flower.executor import FlowerExecutor
-from specgrad_fl.flower.node import version
-from specgrad_fl.runs import RunDirectory
+from specgrad_fl.flower.federation import FlowerFiles
+from specgrad_fl.prepare import prepare
+from specgrad_fl.records import Record
+from specgrad_fl.runs import RunDirectory, check_same, extended
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Play the rounds that are left of the run directory named in the run's configuration."""
-    asked = context.run_config["specgrad"]
-    if asked != version():
-        raise RunError(
-            f"the SuperLink's machine has specgrad {version()} and the command is of {asked}; "
-            "install the same version on both"
-        )
-    run = RunDirectory(Path(str(context.run_config["run"])))
+    """Begin the run that the run's configuration describes, or play the rounds left of it."""
+    config, out = settings.read(context.run_config)
+    run = RunDirectory(Path(out) if out else Path("runs") / str(context.run_id))
+    config, dataset = take_up(run, config)
+    print(f"run directory: {run.path.absolute()}; {dataset.describe()}", flush=True)
+    if run.finished:
+        print("the run has finished all its rounds already", flush=True)
+        return
+    files = FlowerFiles(run.path)
+    with files.outcome():
+        elsewhere = functools.partial(FlowerExecutor, grid, files.identity())
+        training.carry_on(run, config, _say, elsewhere, dataset)
+
+
+def take_up(run: RunDirectory, config: Config) -> tuple[Config, Dataset]:
+    """A new run, or one that was begun with the same settings; it may be made longer."""
     if not run.exists:
-        raise RunError(
-            f"{run.path} is not a run directory on the SuperLink's machine; start "
-            "`specgrad-fl train` there"
-        )
-    place = rundir.FlowerFiles(run)
-    with place.outcome():
-        elsewhere = functools.partial(FlowerExecutor, grid, place.identity())
-        training.carry_on(run, run.config(), progress.silent, elsewhere)
+        dataset = training.begin(run, config)
+        return run.config(), dataset
+    stored = run.config()
+    if config.rounds != stored.rounds:
+        with run.locked():
+            stored = extended(run, stored, config.rounds)
+    resolved, dataset, _ = prepare(config)
+    asked = {k: v for k, v in resolved.as_dict().items() if k not in settings.COMMAND_KEYS}
+    return stored.replace(**check_same(stored, asked), engine="flower"), dataset
+
+
+def _say(record: Record, config: Config) -> None:
+    """For whoever reads the server's log."""
+    score = "".join(f", {k} {v:.4f}" for k, v in record.items() if k.endswith("_accuracy"))
+    print(f"round {record['round']} of {config.rounds}{score}", flush=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specgrad_fl.errors import RunError
 
-PROTOCOL = 1
+PROTOCOL = 2
 ARRAYS, FACTS = "arrays", "facts"
 # facts of a round are a few kilobytes; more than this is no message of ours
 MOST_FACTS = 2**26
@@ -94,6 +94,15 @@ def size(content: RecordDict) -> int:
         elif isinstance(record, ConfigRecord):
             total += sum(len(value) for value in record.values() if isinstance(value, bytes))
     return total
+
+
+def settings(order: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the run that an order belongs to."""
+    blueprint = order.get("blueprint")
+    found = blueprint.get("config") if isinstance(blueprint, dict) else None
+    if not isinstance(found, dict):
+        raise WireError("an order without the settings of its run")
+    return found
 
 
 def check_order(order: Mapping[str, Any]) -> None:

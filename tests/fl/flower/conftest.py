@@ -13,10 +13,10 @@ from flwr.app.error import Error
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
-from specgrad_fl import engine, prepare, training
-from specgrad_fl.flower import client_app, launch
+from specgrad_fl import prepare, progress, training
+from specgrad_fl.flower import client_app
 from specgrad_fl.flower.executor import FlowerExecutor
-from specgrad_fl.flower.rundir import FlowerFiles
+from specgrad_fl.flower.federation import FlowerFiles, write_shards
 from specgrad_fl.runs import RunDirectory
 
 
@@ -28,11 +28,10 @@ def copied(content: RecordDict) -> RecordDict:
 class MemoryGrid(Grid):
     """Answers at once; ``tamper(node, reply)`` may change, replace or swallow an answer."""
 
-    def __init__(self, folders: dict[int, Path]) -> None:
-        self.folders = folders
+    def __init__(self, nodes: dict[int, dict[str, Any]]) -> None:
+        self.nodes = nodes
         self.tamper: Callable[[int, Message], Message | None] = lambda node, reply: reply
         self.log: list[tuple[int, str]] = []
-        self.allow = ""
         self._replies: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
@@ -49,7 +48,7 @@ class MemoryGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self) -> list[int]:
-        return list(self.folders)
+        return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         names = []
@@ -65,10 +64,7 @@ class MemoryGrid(Grid):
         return names
 
     def _answer(self, node: int, message: Message) -> Message:
-        folder = self.folders[node]
-        settings = {"data": str(folder / "data"), "state": str(folder / "state")}
-        settings["allow"] = self.allow
-        context = Context(1, node, settings, RecordDict(), {})
+        context = Context(1, node, dict(self.nodes[node]), RecordDict(), {})
         try:
             reply = client_app.app(message, context)
         except Exception as error:
@@ -88,13 +84,18 @@ class Federation:
     def __init__(self, path: Path, config: Any, nodes: int) -> None:
         self.run = RunDirectory(path)
         dataset = training.begin(self.run, config)
-        self.files = FlowerFiles(self.run)
+        self.files = FlowerFiles(path)
         self.nodes = {100 + k: path / f"node-{k}" for k in range(nodes)}
         folders = [folder / "data" for folder in self.nodes.values()]
-        launch.write_shards(config, dataset, prepare.divide(config, dataset), folders)
-        self.grid = MemoryGrid(dict(self.nodes))
+        write_shards(config, dataset, prepare.divide(config, dataset).clients, folders)
+        self.grid = MemoryGrid(
+            {
+                node: {"data": str(folder / "data"), "state": str(folder / "state")}
+                for node, folder in self.nodes.items()
+            }
+        )
 
-    def play(self, watch: Any = engine.silent) -> RunDirectory:
+    def play(self, watch: Any = progress.silent) -> RunDirectory:
         begin = functools.partial(FlowerExecutor, self.grid, self.files.identity())
         return training.carry_on(self.run, self.run.config(), watch, begin)
 

@@ -35,7 +35,8 @@ def test_bernoulli_draws_and_batchnorm(tmp_path, small, federation, monkeypatch)
     settings = {"model": "nets_for_flower:make", "sampling": "bernoulli", "rounds": 3}
     here = training.train(small(**settings), tmp_path / "here")
     made = federation(nodes=2, **settings)
-    made.grid.allow = settings["model"]
+    for node in made.grid.nodes.values():
+        node["allow"] = settings["model"]
     there = made.play()
     assert essence(here) == essence(there)
     assert result_of(here) == result_of(there)

@@ -8,10 +8,11 @@ import specgrad_data
 import torch
 from federations import result_of
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app.error import Error
 from specgrad_fl import prepare, samples, storage
 from specgrad_fl.engine import draw_clients
 from specgrad_fl.errors import RunError
-from specgrad_fl.flower import shards, wire
+from specgrad_fl.flower import place, wire
 from specgrad_fl.methods import weighted_sum
 from specgrad_fl.models import Inputs
 from specgrad_fl.prepare import Blueprint
@@ -185,25 +186,46 @@ def test_nothing_is_averaged_when_nobody_answers(federation):
 
 def test_an_exception_on_a_node_is_told(federation):
     made = federation(nodes=6, rounds=1, active=6, min_clients=6)
-    shards.path_of(made.grid.folders[103] / "data", 3).write_bytes(b"damaged")
-    with pytest.raises(RunError, match=r"node 103: an error: the data of client 3 cannot be read"):
+    place.path_of(made.nodes[103] / "data", 3).write_bytes(b"damaged")
+    with pytest.raises(RunError, match=r"node 103: the data of client 3 cannot be read"):
         made.play()
+
+
+def test_an_error_of_flower_is_told_when_the_wait_is_over(federation):
+    """Such as a node without this package: it may be mended meanwhile, so it is asked again."""
+    made = federation(nodes=6, rounds=1, active=6, min_clients=6)
+    broken = Error(code=0, reason="No module named 'specgrad_fl'")
+
+    def fail(node, reply):
+        if node == 104:
+            reply.__dict__["_content"], reply.__dict__["_error"] = None, broken
+        return reply
+
+    made.grid.tamper = fail
+    with pytest.raises(RunError, match=r"5 of 6 clients .*; node 104: an error: No module named"):
+        made.play()
+    assert made.grid.log.count((104, "query")) > 1
 
 
 def test_data_of_another_run_are_refused(federation):
     made = federation(nodes=6, rounds=1, active=6, min_clients=6)
-    folder = made.grid.folders[102] / "data"
-    arrays = shards.read(folder, 2, ("train_x", "train_y"))
-    shards.write(folder, 2, arrays["train_x"][::-1], arrays["train_y"])
+    folder = made.nodes[102] / "data"
+    arrays = place.Place(folder, None).samples(2)
+    place.write(folder, 2, arrays["train_x"][::-1], arrays["train_y"])
     with pytest.raises(RunError, match="node 102: its data of client 2 are not those of this run"):
         made.play()
 
 
 def test_another_version_is_refused(federation, monkeypatch):
     made = federation(rounds=1)
-    monkeypatch.setattr("specgrad_fl.flower.executor.version", lambda: "9.9")
+    tell = wire.pack
+    monkeypatch.setattr(
+        wire,
+        "pack",
+        lambda facts, *a: tell({**facts, "specgrad": "9.9"} if "specgrad" in facts else facts, *a),
+    )
     with pytest.raises(
-        RunError, match=r"it runs specgrad \S+ and the server 9.9; install the same"
+        RunError, match=r"node 100: it runs specgrad 9.9 and the server \S+; install the same"
     ):
         made.play()
 
@@ -213,7 +235,7 @@ def test_a_node_that_returns_under_another_name_is_met_again(federation):
 
     def watch(record, config):
         if record["round"] == 1:
-            made.grid.folders[200] = made.grid.folders.pop(100)
+            made.grid.nodes[200] = made.grid.nodes.pop(100)
 
     run = made.play(watch)
     assert [r["clients"] for r in run.records()] == [list(range(6))] * 3

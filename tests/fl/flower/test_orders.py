@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
-from specgrad_fl.errors import RunError
 from specgrad_fl.flower import client_app, wire
 
 MODULE = """
@@ -23,6 +24,10 @@ def small(num_classes, in_channels):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 """
 
+
+# called with every event that the interpreter audits, and its first argument
+watching: list[Any] = []
+sys.addaudithook(lambda event, found: [w(event, found[0]) for w in watching if found] and None)
 
 Order = tuple[dict[str, Any], wire.Arrays, dict[str, str]]
 
@@ -51,7 +56,7 @@ def _record(made: Any, monkeypatch: pytest.MonkeyPatch) -> Order:
 
     def listen(content: RecordDict) -> tuple[dict[str, Any], wire.Arrays]:
         facts, arrays = unpack(content)
-        if "blueprint" in facts:
+        if "clients" in facts and "blueprint" in facts:
             seen.append((copy.deepcopy(facts), arrays))
         return facts, arrays
 
@@ -63,8 +68,10 @@ def _record(made: Any, monkeypatch: pytest.MonkeyPatch) -> Order:
     return *seen[0], node
 
 
-def send(order: dict[str, Any], arrays: wire.Arrays, node: dict[str, str]) -> dict[str, Any]:
-    message = Message(wire.pack(order, arrays), 100, "train")
+def send(
+    order: dict[str, Any], arrays: wire.Arrays, node: dict[str, Any], kind: str = "train"
+) -> dict[str, Any]:
+    message = Message(wire.pack(order, arrays), 100, kind)
     reply = client_app.app(message, Context(1, 100, node, RecordDict(), {}))
     return wire.unpack(reply.content)[0]
 
@@ -99,35 +106,56 @@ HOSTILE = {
     "a blueprint that is no table": lambda order: order.update(blueprint="hostile:small"),
     "a setting that does not exist": config(hostile="hostile:small"),
 }
+# where a node loads the data set itself, more of an order has a meaning
+HOSTILE_TO_PARTS = {
+    "a module as the data set": config(dataset="hostile:small"),
+    "a process as the data set": config(dataset="subprocess:Popen", data_options=TOUCH),
+    "a file as the data set": config(dataset="npz:hostile.npz"),
+    "a folder as the data set": config(dataset="images:.."),
+    "a folder of data sets": config(dataset="cifar10", data_root="../hostile"),
+    "a file by an option": config(dataset="cifar10_c", data_options={"corruptions": "../hostile"}),
+    "an option that is none": config(data_options={"folder": "hostile"}),
+    "a division by name": config(partition="hostile:small"),
+}
+PARTS = {"partition-id": 0, "num-partitions": 3}
+ATTACKS = [(name, {}) for name in HOSTILE] + [(name, PARTS) for name in HOSTILE_TO_PARTS]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_an_order_imports_and_executes_nothing(name, honest, monkeypatch):
+@pytest.mark.parametrize("kind", ["query", "train"])
+@pytest.mark.parametrize(("name", "place"), ATTACKS, ids=[name for name, _ in ATTACKS])
+def test_an_order_imports_and_executes_nothing(name, place, kind, honest, monkeypatch):
     order, arrays, node = honest
+    node = place or node
+    monkeypatch.setenv("FLWR_HOME", "node-home")
     Path("hostile.py").write_text(MODULE, encoding="utf-8")
+    np.savez("hostile.npz", x_train=np.zeros(1))
     files = sorted(path for path in Path().rglob("*") if "node-" not in path.as_posix())
     named: list[str] = []
     import_module = importlib.import_module
     monkeypatch.setattr(
         importlib, "import_module", lambda n, *a: (named.append(n), import_module(n, *a))[1]
     )
-    HOSTILE[name](order)
+    opened: list[str] = []
+    watching.append(lambda event, path: event == "open" and opened.append(str(path)))
+    (HOSTILE | HOSTILE_TO_PARTS)[name](order)
     try:
-        told = json.dumps(send(order, arrays, node))
-    except RunError as error:
-        told = str(error)
+        told = send(order, arrays, node, kind)
+    finally:
+        watching.clear()
     assert not {"subprocess", "os", "builtins", "pickle", "hostile"} & set(named)
     assert sorted(p for p in Path().rglob("*") if "node-" not in p.as_posix()) == files
-    assert "Traceback" not in told
+    assert not [path for path in opened if "hostile" in path]
+    assert "Traceback" not in json.dumps(told)
+    if place:
+        assert "refusal" in told
 
 
 def test_what_the_operator_allowed_is_built(honest):
     order, arrays, node = honest
     Path("nets.py").write_text(MODULE, encoding="utf-8")
     order["blueprint"]["config"]["model"] = "nets:small"
-    with pytest.raises(RunError, match="'nets:small' is not allowed on this machine"):
-        send(order, arrays, node)
+    assert "'nets:small' is not allowed on this machine" in send(order, arrays, node)["refusal"]
     assert not Path("imported").exists()
-    with pytest.raises(RunError, match="weights from the server"):  # those of another model
-        send(order, arrays, {**node, "allow": "other:net, nets:small"})
+    told = send(order, arrays, {**node, "allow": "other:net, nets:small"})
+    assert "weights from the server" in told["refusal"]  # those of another model
     assert Path("imported").exists()

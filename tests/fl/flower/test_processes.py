@@ -1,29 +1,24 @@
-"""SuperLink, SuperNodes and server as real processes on loopback, with TLS and node keys."""
+"""Stock Flower processes: the app on SuperNodes with TLS and keys, and `train --engine flower`."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from federations import result_of
-from specgrad_fl import cli, engine, training
-from specgrad_fl.flower.processes import Process, answers, environment, free_port
-from specgrad_fl.flower.security import make_keys
-from specgrad_fl.flower.superlink import SuperLink
+from federations import SMALL, result_of
+from specgrad_fl import Config, training
+from specgrad_fl.flower import keys
+from specgrad_fl.flower.federation import LOOPBACK, answers, environment
 from specgrad_fl.runs import RunDirectory
+from stock import PATIENCE, VERSION, Stock, files_others_can_read, waited
 
 pytestmark = pytest.mark.slow
 
-# generous: other tests and other people may be using the machine
-PATIENCE = 600
-COMMAND = [sys.executable, "-m", "specgrad_fl.cli"]
-SMALL = ["--clients=3", "--active=3", "--rounds=2", "--batch-size=64", "--eval-every=1"]
+SETTINGS = {**SMALL, "clients": 3, "active": 3, "rounds": 2, "filter": "fft", "seed": 3}
 MEASURED = ("time", "seconds", "filter_share", "memory_mib", "wire_bytes", "repeats")
 
 
@@ -31,184 +26,170 @@ def essence(run: RunDirectory) -> list[dict]:
     return [{k: v for k, v in r.items() if k not in MEASURED} for r in run.records()]
 
 
-def waited(condition, process=None):
-    """Wait until something becomes true, while a process runs."""
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        assert process is None or process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    return found
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """A SuperLink and two nodes that several tests share; the last one kills a node."""
+    federation = Stock(tmp_path_factory.mktemp("stock"), 2)
+    try:
+        yield federation.start()
+    finally:
+        federation.stop()
 
 
-def processes(*words: str) -> list[int]:
-    """The processes whose command line has all of these words."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if all(word in line for word in words) and "specgrad_fl.flower.guard" not in line:
-            found.append(int(path.parent.name))
-    return found
-
-
-def told_of(folder: Path, *words: str) -> list[int]:
-    """Those of them whose environment names a folder; strangers' cannot be read."""
-    found = []
-    for number in processes(*words):
-        try:
-            environment = Path(f"/proc/{number}/environ").read_text(errors="replace")
-        except OSError:  # of another user, or just ended
-            continue
-        if str(folder) in environment:
-            found.append(number)
-    return found
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Starts a command of ours in the temporary folder, and ends it with the test."""
-    started: list[subprocess.Popen] = []
-
-    def start(*arguments: str) -> subprocess.Popen:
-        started.append(
-            subprocess.Popen(
-                [*COMMAND, *arguments],
-                cwd=tmp_path,
-                env={**environment(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return started[-1]
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-
-
-def finished(process: subprocess.Popen) -> tuple[int, str]:
-    """Exit code and what was said on standard error."""
-    _, error = process.communicate(timeout=PATIENCE)
-    return process.returncode, error
-
-
-def test_two_rounds_on_three_nodes(tmp_path, small, start):
-    """Bit for bit what one process computes; afterwards nothing is left running."""
-    settings = ["--method=scaffold", "--filter=fft", "--seed=3"]
-    flower = start("train", "--engine=flower", "--out=run", *SMALL, *settings)
-    here = training.train(
-        small(clients=3, active=3, rounds=2, method="scaffold", filter="fft", seed=3),
-        tmp_path / "here",
+def test_two_rounds_on_stock_nodes_are_those_of_one_process(stock, tmp_path):
+    config = Config(**SETTINGS, method="scaffold")
+    keys.make(stock.folder / "strangers", [LOOPBACK], ["stranger"])
+    stranger = stock.node(
+        "stranger", stock.folder / "strangers" / "stranger", "partition-id=0 num-partitions=2"
     )
-    assert finished(flower) == (0, "")
-    there = RunDirectory(tmp_path / "run")
+    # nobody registered its key: admitted, it would end the run as a second node with client 0
+    waited(lambda: stranger.poll() is not None or "failed" in stock.log("stranger"))
+    number = stock.submit(config, "run")
+    here = training.train(config, tmp_path / "here")
+    assert stock.ended(number)["status"] == "finished:completed", stock.log("superlink")
+    there = RunDirectory(stock.folder / "run")
     assert essence(there) == essence(here)
     assert result_of(there) == result_of(here)
-    for record in there.records():
-        for way in ("down", "up"):
-            assert record["wire_bytes"][way] == pytest.approx(record[f"bytes_{way}"], rel=0.01)
-    waited(lambda: not processes(str(tmp_path)))
-    assert there.path.stat().st_mode & 0o077 == 0  # clients' samples are below it
-    assert not (there.path / "flower" / "keys").exists()
+    for record in there.records():  # three clients on two nodes share what goes down
+        assert record["wire_bytes"]["up"] == pytest.approx(record["bytes_up"], rel=0.01)
+    assert files_others_can_read(there.path) == []
+    assert files_others_can_read(stock.home / "specgrad") in ([], [str(stock.home / "specgrad")])
 
 
-def test_a_node_killed_in_a_round_is_left_out(tmp_path, start):
-    flower = start(
-        "train", "--engine=flower", "--out=run", *SMALL, "--clients=2", "--active=2", "--nodes=2",
-        "--epochs=8", "--client-timeout=30",
-    )  # fmt: skip
-    log = tmp_path / "run" / "flower" / "logs" / "node-1.txt"
-    waited(lambda: log.is_file() and log.read_text().count("Receiving: train") == 2, flower)
-    (node,) = processes("specgrad_fl.flower.quick", str(tmp_path), "node-1")
-    os.kill(node, signal.SIGKILL)
-    assert finished(flower) == (0, "")
-    first, second = RunDirectory(tmp_path / "run").records()
-    assert first["clients"] == [0, 1]
-    assert second["clients"] == [0]
-    assert second["left_out"] == [1]
-    assert second["reasons"] == ["client 1: no answer within 30 s"]
+def test_a_refused_setting_ends_the_run_in_a_sentence(stock):
+    number = stock.submit(Config(**SETTINGS), "refused", "--run-config", "method='fedporx'")
+    ended = stock.ended(number)
+    assert ended["status"] == "finished:failed"
+    assert "there is no method 'fedporx'; did you mean 'fedprox'?" in stock.log("superlink")
+    assert not (stock.folder / "refused").exists()
 
 
-def test_a_killed_server_resumes_with_its_clients_states(tmp_path, small, start):
-    settings = ["--method=feddyn", "--filter=lap", *SMALL, "--rounds=4", "--nodes=2"]
-    flower = start("train", "--engine=flower", "--out=run", *settings)
+def test_a_killed_node_is_left_out(stock):
+    """After the first round; its client is missed, and the run goes on with the others."""
+    config = Config(**SETTINGS, client_timeout=25.0).replace(rounds=3)
+    number = stock.submit(config, "killed")
+    run = RunDirectory(stock.folder / "killed")
+    waited(lambda: len(run.records()) >= 1)
+    os.kill(stock.processes["node-1"].pid, signal.SIGKILL)
+    assert stock.ended(number)["status"] == "finished:completed"
+    records = run.records()
+    assert records[0]["clients"] == [0, 1, 2]
+    assert records[-1]["clients"] == [0, 2]
+    assert records[-1]["left_out"] == [1]
+    assert records[-1]["reasons"][0].startswith("client 1: ")
+
+
+def has_networks_of_its_own() -> bool:
+    """Whether this machine lets a process have a network of its own."""
+    script = "from specgrad_fl.flower.federation import private_network as p; p()"
+    return not subprocess.run([sys.executable, "-c", script], capture_output=True).returncode
+
+
+def inside(folder: Path) -> list[int]:
+    """Processes whose environment or command names a folder; strangers' cannot be read."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in told and int(path.name) != os.getpid():
+            found.append(int(path.name))
+    return found
+
+
+TRY = """
+import socket, sys
+for port in map(int, sys.argv[1:]):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=2)
+    except OSError:
+        continue
+    sys.exit(f"port {port} answers")
+"""
+
+
+@pytest.mark.skipif(VERSION < (1, 41), reason="the command starts Flower 1.41 and newer")
+def test_the_command_resumes_after_its_server_was_killed(tmp_path):
+    """And nobody else reaches its processes, which end with it, even if it is killed."""
+    private = has_networks_of_its_own()
+    settings = {**SETTINGS, "method": "feddyn", "filter": "lap"}
+    flags = [f"--{k.replace('_', '-')}={v}" for k, v in settings.items()]
+
+    def start(*words: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "specgrad_fl.cli", *words],
+            cwd=tmp_path,
+            env={**environment(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    trial = ["--engine=flower", "--nodes=2", "--out=run", "--quiet"]
+    command = start("train", *trial, *([] if private else ["--insecure"]), *flags)
     run = RunDirectory(tmp_path / "run")
-    waited(lambda: len(run.records()) >= 1, flower)
-    # the server has this environment; its command line does not tell whose it is
-    for server in told_of(tmp_path, "flwr-serverapp"):
-        os.kill(server, signal.SIGKILL)
-    code, error = finished(flower)
-    assert code == 2
+    waited(lambda: len(run.records()) >= 1, command)
+    ports = [
+        word
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if int(path.parent.name) in inside(run.path)
+        for before, word in zip(
+            path.read_text().split("\0"), path.read_text().split("\0")[1:], strict=False
+        )
+        if before == "--port"
+    ]
+    assert len(ports) >= 3
+    if private:
+        assert not any(answers(LOOPBACK, int(port)) for port in ports)
+        if os.geteuid() == 0:
+            other = subprocess.run(
+                [sys.executable, "-c", TRY, *ports], user=65534, group=65534, cwd="/",
+                capture_output=True, text=True,
+            )  # fmt: skip
+            assert other.stderr == ""
+    for number in inside(tmp_path):
+        if "flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_text():
+            os.kill(number, signal.SIGKILL)
+    error = command.communicate(timeout=PATIENCE)[1]
+    assert command.returncode == 2
     assert "the server ended before the run did" in error
     assert "specgrad-fl resume run" in error
-    assert 1 <= len(run.records()) < 4
-    assert finished(start("resume", "run", "--nodes=1")) == (0, "")
-    here = training.train(
-        small(clients=3, active=3, rounds=4, method="feddyn", filter="lap"), tmp_path / "here"
-    )
+    assert files_others_can_read(run.path) == []
+
+    again = start("resume", "run", "--nodes=1", "--quiet")
+    waited(lambda: inside(run.path), again)
+    again.kill()  # its processes end with it
+    again.wait()
+    waited(lambda: not inside(tmp_path))
+
+    assert start("resume", "run", "--nodes=1", "--quiet").wait(PATIENCE) == 0
+    here = training.train(Config(**settings), tmp_path / "here")
     assert essence(run) == essence(here)
     assert result_of(run) == result_of(here)
+    waited(lambda: not inside(tmp_path))
 
 
-def test_joining_a_superlink_and_refusing_a_wrong_key(tmp_path, start):
-    """Two nodes with folders of their own; a third, whose key nobody registered, is refused."""
-    experiment = ["--clients=2", "--active=2", "--rounds=1", "--batch-size=64", "--nodes=2"]
-    assert cli.main(["flower", "shards", *experiment, f"--out={tmp_path / 'shards'}"]) == 0
-    keys = make_keys(tmp_path / "keys", ["127.0.0.1"], ["node-0", "node-1"])
-    stranger = make_keys(tmp_path / "strangers", ["127.0.0.1"], ["node-0"]).node("node-0")
-    link = SuperLink("127.0.0.1", free_port(), keys, tmp_path / "home", tmp_path / "log.txt")
-    secure = [f"--superlink={link.address}", f"--tls-ca={keys.authority}"]
-    try:
-        refused, *nodes = (
-            start("flower", "node", *secure, f"--key={key}", f"--data={data}", f"--port={port}")
-            for key, data, port in (
-                (stranger, "shards/node-0", free_port()),
-                (keys.node("node-0"), "shards/node-0", free_port()),
-                (keys.node("node-1"), "shards/node-1", free_port()),
-            )
-        )
-        joined = start("train", "--engine=flower", "--out=run", *experiment, *secure)
-        assert finished(joined) == (0, "")
-        (record,) = RunDirectory(tmp_path / "run").records()
-        assert record["clients"] == [0, 1]
-        assert all(process.poll() is None for process in nodes)
-        code, error = finished(refused)
-        assert code == 2
-        assert "specgrad-fl: the SuperNode ended with exit code" in error
-    finally:
-        link.process.stop()
-
-
-def test_a_guarded_process_ends_with_its_parent(tmp_path):
-    """Even when the parent is killed, and with what the process itself started."""
+@pytest.mark.parametrize("as_nobody", [False, True])
+def test_a_network_of_ones_own_has_a_loopback_interface(as_nobody):
+    if not has_networks_of_its_own():
+        pytest.skip("this machine lets no process have a network of its own")
     script = (
-        "from pathlib import Path; import sys, time\n"
-        "from specgrad_fl.flower.processes import Process, environment\n"
-        "command = ['sh', '-c', 'sleep 1000 & sleep 1000']\n"
-        f"Process('two sleepers', command, environment(Path({str(tmp_path)!r})))\n"
-        "print('up', flush=True); time.sleep(1000)\n"
+        "import socket\n"
+        "from specgrad_fl.flower.federation import private_network\n"
+        "private_network()\n"
+        "with socket.socket() as s:\n"
+        "    s.bind(('127.0.0.1', 0)); s.listen()\n"
+        "    socket.create_connection(s.getsockname()).close()\n"
+        "try:\n"
+        "    socket.create_connection(('192.0.2.1', 9), timeout=1)\n"
+        "except OSError:\n"
+        "    print('alone')\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
-    assert parent.stdout is not None
-    parent.stdout.readline()
-    waited(lambda: len(told_of(tmp_path, "sleep", "1000")) >= 2)
-    parent.kill()
-    parent.wait()
-    waited(lambda: not told_of(tmp_path, "sleep", "1000"))
-
-
-def test_a_process_says_why_it_ended(tmp_path):
-    log = tmp_path / "log.txt"
-    process = Process("the witness", ["sh", "-c", "echo no reason; exit 3"], dict(os.environ), log)
-    assert process.wait() == 3
-    with pytest.raises(engine.RunError, match="the witness ended with exit code 3: no reason"):
-        process.check()
-    with socket.socket() as silent:  # bound, so that nobody else listens there
-        silent.bind(("127.0.0.1", 0))
-        assert not answers("127.0.0.1", silent.getsockname()[1])
+    # as root, and as somebody who needs a user namespace for it
+    other = {"user": 65534, "group": 65534} if as_nobody and os.geteuid() == 0 else {}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd="/", **other
+    )
+    if as_nobody and "network of its own here" in done.stderr:
+        pytest.skip("only root can have one")
+    assert done.stdout.strip() == "alone", done.stderr

@@ -6,8 +6,7 @@ import pytest
 from federations import result_of
 from specgrad_fl import training
 from specgrad_fl.errors import RunError
-from specgrad_fl.flower.keeping import Keeping
-from specgrad_fl.flower.launch import move_states
+from specgrad_fl.flower.trainer import Keeping
 
 
 class Killed(Exception):
@@ -72,14 +71,3 @@ def test_a_lost_state_is_told(federation):
 def test_states_are_kept_by_run(tmp_path):
     with pytest.raises(RunError, match="expected its name in hexadecimal digits"):
         Keeping(tmp_path, "../../elsewhere")
-
-
-def test_states_follow_their_clients_to_another_number_of_nodes(tmp_path):
-    nodes = [tmp_path / f"node-{k}" for k in range(3)]
-    for client in range(6):
-        folder = nodes[client % 3] / "state" / "run"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{client:06d}-000001.safetensors").touch()
-    move_states(nodes[:2], nodes)
-    names = [sorted(int(p.name[:6]) for p in n.glob("state/run/*")) for n in nodes]
-    assert names == [[0, 2, 4], [1, 3, 5], []]
