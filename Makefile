@@ -55,7 +55,7 @@ $(INTEGRATIONS)/installed: $(VENV)/installed
 		> "$$($(INTEGRATIONS)/bin/python $(PURELIB))/borrowed.pth"
 	$(INTEGRATIONS)/bin/pip install --quiet $(BUILT_WITH) "lightning~=2.6" "transformers~=5.22" \
 		"accelerate~=1.15" "opacus~=1.6" "pytorch_optimizer~=4.1" "wandb~=0.31" \
-		"mlflow-skinny~=3.17" sqlalchemy alembic
+		"mlflow-skinny~=3.17" sqlalchemy alembic "flwr[simulation]~=1.41.0"
 	$(INTEGRATIONS)/bin/pip install --quiet --no-deps "timm~=1.0" "torchvision==0.28.*"
 	touch $@
 

@@ -251,7 +251,7 @@ class Config:
     )
     insecure: bool = flower_setting(
         False,
-        "no TLS and no node keys; on the loopback interface only",
+        "a loopback port that other users of this machine reach, or no TLS to the SuperLink there",
     )
     min_clients: int = flower_setting(
         1,
