@@ -7,41 +7,42 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import types
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specgrad_data import cifar, cifar_c, digits, femnist, mnist, own, tiny_imagenet, yahoo_answers
 from specgrad_data.catalog import ENTRIES, Entry
-from specgrad_data.dataset import Dataset
 from specgrad_data.errors import DataError, DataWarning, suggest
+
+if TYPE_CHECKING:
+    from specgrad_data.dataset import Dataset
 
 __all__ = ["DataError", "DataWarning", "Dataset", "Entry", "catalog", "default_root", "load"]
 
-LOADERS: dict[str, Callable[..., Dataset]] = {
-    "digits": digits.load,
-    "cifar10": cifar.load_cifar10,
-    "cifar100": cifar.load_cifar100,
-    "tiny_imagenet": tiny_imagenet.load,
-    "femnist": femnist.load,
-    "mnist_by_writer": mnist.load_mnist_by_writer,
-    "bloodmnist": mnist.load_bloodmnist,
-    "yahoo_answers": yahoo_answers.load,
-    "fashion_mnist": mnist.load_fashion_mnist,
-    "cifar10_c": cifar_c.load_cifar10_c,
-    "cifar100_c": cifar_c.load_cifar100_c,
+# module and function, which are imported when they are first needed, as torch is
+LOADERS: dict[str, str] = {
+    "digits": "digits.load",
+    "cifar10": "cifar.load_cifar10",
+    "cifar100": "cifar.load_cifar100",
+    "tiny_imagenet": "tiny_imagenet.load",
+    "femnist": "femnist.load",
+    "mnist_by_writer": "mnist.load_mnist_by_writer",
+    "bloodmnist": "mnist.load_bloodmnist",
+    "yahoo_answers": "yahoo_answers.load",
+    "fashion_mnist": "mnist.load_fashion_mnist",
+    "cifar10_c": "cifar_c.load_cifar10_c",
+    "cifar100_c": "cifar_c.load_cifar100_c",
 }
-OWN_LOADERS: dict[str, Callable[..., Dataset]] = {
-    "npz": own.load_npz,
-    "parquet": own.load_parquet,
-    "images": own.load_images,
+OWN_LOADERS: dict[str, str] = {
+    "npz": "own.load_npz",
+    "parquet": "own.load_parquet",
+    "images": "own.load_images",
 }
-
-
 # how they are written, and what is expected
 OWN = {
     "npz:FILE": "x_train, y_train, x_test, y_test: uint8 images or token ids",
@@ -72,15 +73,27 @@ def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """
     form, colon, place = name.partition(":")
     if colon and form in OWN_LOADERS:
-        loader, path = OWN_LOADERS[form], Path(place)
+        loader, path = _loader(OWN_LOADERS[form]), Path(place)
     elif name in LOADERS:
-        loader = LOADERS[name]
+        loader = _loader(LOADERS[name])
         path = (default_root() if root is None else Path(root)) / name
     else:
         known = [*LOADERS, *OWN]
         raise DataError(f"there is no data set {name!r}; {suggest(name, known)}")
     check_options(name, loader, options)
     return loader(path, **options)
+
+
+def _loader(place: str) -> Callable[..., Dataset]:
+    module, _, function = place.partition(".")
+    return getattr(importlib.import_module(f"specgrad_data.{module}"), function)
+
+
+def __getattr__(name: str) -> Any:
+    """Load torch when it is first needed, so that ``--help`` answers at once."""
+    if name != "Dataset":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("specgrad_data.dataset").Dataset
 
 
 _EXPECTED = {

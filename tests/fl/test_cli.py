@@ -231,6 +231,16 @@ def test_the_first_minute(command):
     assert ending == "run: here  pictures: curves.png, partition.png"
 
 
+@pytest.mark.parametrize("line", [["--help"], ["train", "--help"], ["compare", "--help"]])
+def test_help_answers_without_waiting_for_torch(line):
+    program = "import sys; sys.modules['torch'] = None; from specgrad_fl import cli; cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *line], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: specgrad-fl")
+
+
 def test_settings_are_grouped_by_subject(command, capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--help"])
