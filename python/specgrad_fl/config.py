@@ -10,6 +10,7 @@ those of model and data set.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -289,8 +290,8 @@ class Config:
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their default."""
-        defaults = Config().as_dict()
-        return {name: value for name, value in self.as_dict().items() if value != defaults[name]}
+        own = {name: getattr(self, name) for name in _defaults()}
+        return {name: value for name, value in own.items() if value != _defaults()[name]}
 
     def learning_rate(self, round_number: int) -> float:
         """Of a round, counted from 0."""
@@ -327,6 +328,11 @@ class Config:
         """
         decisive = {k: v for k, v in self.changed().items() if k not in EXECUTION_KEYS}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return Config().as_dict()
 
 
 # the first setting of each subject, in the order of the class

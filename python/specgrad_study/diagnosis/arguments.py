@@ -32,84 +32,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ``diagnose``."""
     parser.add_argument("run", type=Path, nargs="?", help="run directory")
     parser.add_argument(
-        "--gradients",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
+        "--gradients", type=Path, nargs="+", metavar="FILE",
         help="instead of a run: safetensors files, one for each client, tensor name to gradient",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--weights",
-        type=numbers,
-        default=[],
-        metavar="N,N",
+        "--weights", type=numbers, default=[], metavar="N,N",
         help="with --gradients: weight of each client, such as its samples",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--select",
-        default="",
-        metavar="REGEX",
+        "--select", default="", metavar="REGEX",
         help="with --gradients: tensors to filter, by default convolutions",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--rounds",
-        type=whole_numbers,
-        metavar="0,10",
+        "--rounds", type=whole_numbers, metavar="0,10",
         help="rounds to measure, by default the last one stored",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--local",
-        action="store_true",
+        "--local", action="store_true",
         help="train the active clients and compare their models: cosines, CKA",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--source",
-        default="full",
-        metavar="{full,batch,update}",
+        "--source", default="full", metavar="{full,batch,update}",
         help="gradients that the table is made of: a full pass over each client's samples, one "
         "mini-batch, or the local update over its learning rates; what was measured of the others "
         "is told too [full]",
-    )
+    )  # fmt: skip
     parser.add_argument("--ratio", type=float, help="ratio of the filter, by default the run's")
     parser.add_argument("--order", help="flattening order, such as 0231, by default the run's")
     parser.add_argument(
-        "--filters",
-        type=words,
-        default=words(TRIED),
-        metavar="A,B",
+        "--filters", type=words, default=words(TRIED), metavar="A,B",
         help=f"filters to try on the gradients, or `none` [{TRIED}]",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--orders",
-        type=words,
-        default=[],
-        metavar="0231,random",
+        "--orders", type=words, default=[], metavar="0231,random",
         help="flattening orders to try with the fft filter",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--share",
-        type=float,
-        default=0.5,
+        "--share", type=float, default=0.5,
         help="disagreement that a recommended ratio must remove [0.5]",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--rho-limit",
-        type=float,
-        default=0.5,
+        "--rho-limit", type=float, default=0.5,
         help="most of the mean gradient that all ratios may remove [0.5]",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--noise-batches",
-        type=int,
-        default=8,
+        "--noise-batches", type=int, default=8,
         help="mini-batches for each client's gradient noise; 0 for none [8]",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--smoothness",
-        type=float,
-        metavar="L",
+        "--smoothness", type=float, metavar="L",
         help="smoothness of the loss, to turn the theorem's bound into a number",
-    )
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="folder to write to [RUN/diagnosis, diagnosis]")
     parser.add_argument("--data-root", help="folder of the data sets, if it has moved")
     parser.add_argument("--quiet", action="store_true", help="no progress")

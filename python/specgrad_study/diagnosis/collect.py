@@ -10,7 +10,7 @@ held together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -207,14 +207,11 @@ class Collector:
 
     def _noise(self, client: int, round_number: int) -> float:
         """``sigma_k^2`` around the gradient that is in ``flat.grads``, which is replaced."""
-        held = self.partition[client]
-        size = min(self.config.batch_size, len(held))
         draw = generator(self.config.seed, "noise", round_number, client)
         full = {"all": self.flat.grads.clone()}
 
         def drawn() -> Mapping[str, Tensor]:
-            self.flat.grads.zero_()
-            self._backward(held[torch.randperm(len(held), generator=draw)[:size]], size)
+            self._draw_batch(client, draw)
             return {"all": self.flat.grads}
 
         return diagnostics.noise(full, (drawn() for _ in range(self.noise_batches)))
@@ -234,11 +231,10 @@ class Collector:
             raise ConfigError(f"client {client} in round {number}: {error}") from error
         meters[1].add(weight)
 
-    def _draw_batch(self, client: int, round_number: int) -> None:
+    def _draw_batch(self, client: int, draw: torch.Generator) -> None:
         """Put the gradient of one mini-batch into ``flat.grads``."""
         held = self.partition[client]
         size = min(self.config.batch_size, len(held))
-        draw = generator(self.config.seed, "one batch", round_number, client)
         self.flat.grads.zero_()
         self._backward(held[torch.randperm(len(held), generator=draw)[:size]], size)
 
@@ -263,7 +259,8 @@ class Collector:
             if self.noise_batches:
                 sigmas.append(self._noise(each, round_number))
             if self.batch:
-                self._draw_batch(each, round_number)
+                draw = generator(self.config.seed, "one batch", round_number, each)
+                self._draw_batch(each, draw)
                 self._add(meters[BATCH], size, each, round_number)
         measured = Checkpoint(
             round=round_number,
@@ -303,26 +300,3 @@ def plain(config: Config) -> Config:
     names = [name for name in FIELDS if name == "ratio" or name.startswith("filter")]
     defaults = Config()
     return config.replace(**{name: getattr(defaults, name) for name in names})
-
-
-def collect(
-    config: Config,
-    weights: Tensor,
-    clients: Collection[int],
-    *,
-    round_number: int = 0,
-    changes: Changes | None = None,
-    after: Mapping[str, Changes] | None = None,
-    noise_batches: int = 0,
-) -> Checkpoint:
-    """The disagreement of ``clients`` at ``weights``, with data and partition of ``config``."""
-    dataset = prepare.load_data(config)
-    collector = Collector(
-        config,
-        dataset,
-        prepare.divide(config, dataset),
-        changes=changes,
-        after=after,
-        noise_batches=noise_batches,
-    )
-    return collector.checkpoint(weights, list(clients), round_number=round_number)

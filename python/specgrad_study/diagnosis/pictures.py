@@ -22,19 +22,16 @@ def bands(path: Path, energies: Mapping[str, Sequence[float]]) -> None:
     """
     figure = Figure(figsize=(7, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    width = 0.8 / len(energies)
-    for index, (label, values) in enumerate(energies.items()):
-        places = np.arange(1, BANDS + 1) + (index - (len(energies) - 1) / 2) * width
+    places = range(1, BANDS + 1)
+    for label, values in energies.items():
         whole = sum(values) or 1.0
-        above.bar(places, values, width, label=label)
-        below.bar(places, [100 * value / whole for value in values], width, label=label)
+        above.plot(places, values, marker="o", label=label)
+        below.plot(places, [100 * value / whole for value in values], marker="o", label=label)
     below.axhline(100 / BANDS, color="black", lw=0.8, ls="--", label="spread evenly")
-    above.set(ylabel="heterogeneity energy")
-    below.set(
-        ylabel="share of the total (%)", xlabel="frequency band, low to high", xticks=range(1, 11)
-    )
+    above.set(ylabel="heterogeneity energy", yscale="log")
+    below.set(ylabel="share of the total (%)", xlabel="frequency band, low to high", xticks=places)
     for axes in (above, below):
-        axes.grid(axis="y", alpha=0.3)
+        axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     save(figure, path)
 

@@ -216,8 +216,7 @@ def _with_local_models(
         collector.load(player.board.results[row], player.board.buffer_results[row])
         kept.append(features(collector.flat.model, collector.samples, request.images))
     if request.batch:
-        config = player.config
-        lr = config.lr * config.lr_decay**measured.round
+        lr = player.config.learning_rate(measured.round)
         results = list(player.board.results[: len(measured.clients)])
         measured = collector.with_updates(measured, before, results, lr)
     return replace(measured, cosine=cosines.mean(), similarity=similarity(kept))

@@ -19,6 +19,11 @@ Table = list[dict[str, Any]]
 NO_BOUND = f"the theorem begins at {LEAST_ROUNDS} rounds"
 
 
+def _snapshots(checkpoints: Sequence[Checkpoint], source: str) -> list[Snapshot]:
+    """By one source of the gradient, where it was measured."""
+    return [snapshot for each in checkpoints if (snapshot := each.by(source))]
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """Measured rounds, and the ratios that follow from them.
@@ -44,22 +49,23 @@ class Diagnosis:
         source: str = FULL,
     ) -> Diagnosis:
         """A diagnosis with its recommendation."""
-        snapshots = [snapshot for each in checkpoints if (snapshot := each.by(source))]
         try:
-            chosen = diagnostics.recommend(snapshots, share=share, rho_limit=rho_limit)
+            chosen = diagnostics.recommend(
+                _snapshots(checkpoints, source), share=share, rho_limit=rho_limit
+            )
         except ValueError as error:
             raise ConfigError(str(error)) from error
         return Diagnosis(title, checkpoints, chosen, share, rho_limit, source)
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        return [snapshot for each in self.checkpoints if (snapshot := each.by(self.source))]
+        return _snapshots(self.checkpoints, self.source)
 
     def by_source(self) -> dict[str, dict[str, list[float]]]:
         """Bands by every source of the gradient that was measured."""
         found = {}
         for source in SOURCES:
-            held = [snapshot for each in self.checkpoints if (snapshot := each.by(source))]
+            held = _snapshots(self.checkpoints, source)
             if held:
                 energy, share = diagnostics.mean_bands(held), diagnostics.band_shares(held)
                 found[source] = {"energy": energy.tolist(), "share": share.tolist()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from specgrad_study.paper import figures
 from specgrad_study.paper.claims import Claim, above, close, gains_more
-from specgrad_study.paper.model import Cell, Experiment, against
+from specgrad_study.paper.experiment import Cell, Experiment, against
 from specgrad_study.paper.presets import Preset
 
 DATASETS = ("CIFAR-10", "CIFAR-100")
@@ -72,7 +72,7 @@ STRATEGIES = Experiment(
             columns=("CIFAR-10",),
         ),
     ),
-    draw=figures.gains_and_curves,
+    draws=(figures.gains, figures.curves),
     baseline=against("None (FedAvg)"),
 )
 
@@ -163,7 +163,7 @@ LAYERS = Experiment(
             margin="1 point for no improvement: ours",
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     baseline=_layers_baseline,
 )
 
@@ -216,7 +216,7 @@ ORDERS = Experiment(
             (above("2D FFT", "FedAvg"), above("0123", "2D FFT")),
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     baseline=against("FedAvg"),
 )
 
@@ -270,7 +270,7 @@ CENTRALISED = Experiment(
             ),
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     baseline=lambda row: row.replace("+ FFT", "baseline") if row.endswith("+ FFT") else None,
 )
 
@@ -331,6 +331,6 @@ RATIO = Experiment(
             columns=("CIFAR-10",),
         ),
     ),
-    draw=figures.ratio,
+    draws=(figures.gains,),
     baseline=against("FedAvg"),
 )

@@ -84,7 +84,7 @@ class Claim:
     """A sentence, and what it says about rows of a table.
 
     said: where the paper says it; empty for a claim of ours
-    columns: the columns it is about; by default every column that has its rows
+    columns: the columns it is about; by default every column of cells that has its rows
     margin: where a margin comes from, in words
     """
 
@@ -97,9 +97,6 @@ class Claim:
     @property
     def rows(self) -> set[str]:
         return {row for contrast in self.contrasts for _, row in contrast.terms}
-
-    def is_about(self, column: str) -> bool:
-        return not self.columns or column in self.columns
 
 
 @dataclass(frozen=True)

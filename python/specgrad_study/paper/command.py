@@ -16,10 +16,10 @@ from specgrad_fl.results import check_measure
 from specgrad_study import fleet
 from specgrad_study.fleet import FleetProgress, Job
 from specgrad_study.paper import gather, registry, report, schedule
+from specgrad_study.paper.archive import Archive, Earlier
 from specgrad_study.paper.estimate import estimate
-from specgrad_study.paper.model import Cell, Context, Experiment, tuned
+from specgrad_study.paper.experiment import Cell, Context, Experiment, tuned
 from specgrad_study.paper.presets import PRESETS, Preset
-from specgrad_study.paper.shelf import Earlier, Shelf
 
 Chosen = list[tuple[Experiment, list[Cell]]]
 
@@ -33,11 +33,11 @@ def run(arguments: argparse.Namespace) -> None:
     every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]
     jobs = schedule.jobs_of(every, folder, arguments.data_root, _workers(arguments))
     machine, machines = schedule.parse_shard(arguments.shard)
-    shelf = Shelf(folder, tuple(Earlier.read(path) for path in arguments.with_results))
+    archive = Archive(folder, tuple(Earlier.read(path) for path in arguments.with_results))
     missing = [
         job
         for job in fleet.missing(schedule.shard(jobs, machine, machines))
-        if shelf.finished(job.config) is None
+        if archive.finished(job.config) is None
     ]
     if arguments.dry_run:
         _estimate(missing, chosen, arguments)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
                 except RunError as error:
                     refusals.append(f"{experiment.name}: {error}")
         status.done()
-    subject = gather.Subject(preset, shelf, arguments.measure, _again(arguments))
+    subject = gather.Subject(preset, archive, arguments.measure, _again(arguments))
     parts = [gather.collect(experiment, cells, subject) for experiment, cells in chosen]
     print(report.write(parts, subject, arguments.out or folder / "report"))
     if refusals:

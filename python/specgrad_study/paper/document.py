@@ -34,11 +34,10 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Table:
-    """``groups``: titles over neighbouring columns, with how many each spans."""
+    """Rows under titles."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    groups: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,7 @@ def _markdown(block: Block) -> str:
         return "\n".join(f"- {item}" for item in block.items)
     if isinstance(block, Picture):
         return f"![{block.text}]({block.path.name})"
-    titles = list(block.columns)
-    place = 0
-    for group, span in block.groups:
-        for number in range(place, place + span):
-            titles[number] = f"{group}: {titles[number]}" if group else titles[number]
-        place += span
-    lines = [titles, ["---"] * len(titles), *block.rows]
+    lines = [block.columns, ["---"] * len(block.columns), *block.rows]
     rendered = [" | ".join(cell.replace("|", r"\|") for cell in line) for line in lines]
     rendered = [f"| {line} |" for line in rendered]
     rendered[1] = rendered[1].replace(" ", "")
@@ -96,7 +89,6 @@ h2 { margin-top: 2.5rem; border-bottom: 1px solid #8886; padding-bottom: .2rem; 
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid #8884; text-align: right; }
 th { border-bottom: 2px solid #8888; vertical-align: bottom; }
-th.group { text-align: center; }
 td:first-child, th:first-child, .words { text-align: left; }
 td.short { white-space: nowrap; }
 td.supports { color: #1a7f37; font-weight: 600; }
@@ -148,21 +140,13 @@ def _html(block: Block) -> str:
 
 
 def _html_table(table: Table) -> str:
-    lines = []
-    if table.groups:
-        spans = (
-            f'<th class="group" colspan="{span}">{_inline(title)}</th>'
-            for title, span in table.groups
-        )
-        lines.append(f"<tr>{''.join(spans)}</tr>")
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
     titles = (
         f"<th{_class('words' if any(map(_is_words, cells)) else '')}>{_inline(title)}</th>"
         for title, cells in zip(table.columns, columns, strict=True)
     )
-    lines.append(f"<tr>{''.join(titles)}</tr>")
-    for row in table.rows:
-        lines.append("<tr>" + "".join(map(_html_cell, row)) + "</tr>")
+    lines = [f"<tr>{''.join(titles)}</tr>"]
+    lines += ["<tr>" + "".join(map(_html_cell, row)) + "</tr>" for row in table.rows]
     return f'<div class="wide"><table>{"".join(lines)}</table></div>'
 
 

@@ -14,16 +14,24 @@ from pathlib import Path
 from specgrad_fl.runs import run_name
 
 from specgrad_kernels import diagnostics
-from specgrad_study.diagnosis import replay
+from specgrad_study.diagnosis import pictures, replay
 from specgrad_study.diagnosis.collect import BATCH, FULL, UPDATE, Checkpoint
 from specgrad_study.diagnosis.report import mean_similarity
 from specgrad_study.diagnosis.similarity import PENULTIMATE
 from specgrad_study.paper import contenders, figures
+from specgrad_study.paper.archive import Archive
 from specgrad_study.paper.claims import Claim, above, more_than
-from specgrad_study.paper.model import LEFT_OUT, Cell, Context, Experiment, Measured, Results
+from specgrad_study.paper.experiment import (
+    LEFT_OUT,
+    Cell,
+    Context,
+    Experiment,
+    Measured,
+    Part,
+    Results,
+)
 from specgrad_study.paper.numbers import paper_numbers
 from specgrad_study.paper.presets import Preset
-from specgrad_study.paper.shelf import Shelf
 from specgrad_study.paper.sources import Source
 
 REQUEST = replay.Request(noise_batches=0, local=True, batch=True, contenders=contenders.ALL)
@@ -56,12 +64,12 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
             replay.along(config, context.preset.diagnosed, out, REQUEST, say=context.say)
 
 
-def found(cell: Cell, shelf: Shelf) -> Found:
+def found(cell: Cell, archive: Archive) -> Found:
     """What was measured so far, by seed and round."""
     if cell.config is None:
         return {}
     held = {
-        config.seed: replay.stored(config, _place(cell, config.seed, shelf.folder), REQUEST)
+        config.seed: replay.stored(config, _place(cell, config.seed, archive.folder), REQUEST)
         for config in cell.configs()
     }
     return {seed: checkpoints for seed, checkpoints in held.items() if checkpoints}
@@ -90,7 +98,7 @@ def measured(
     cell: Cell,
     known: Found,
     value: Callable[..., float | None],
-    *of: str,
+    *of: str | int,
     rounds: set[int] | None = None,
 ) -> Measured:
     """A value for each diagnosed seed: ``value(checkpoints, *of)``; ``rounds`` are expected."""
@@ -127,17 +135,17 @@ def left(checkpoints: Sequence[Checkpoint], source: str, label: str, what: str) 
     return 100 * statistics.fmean(known) if known else None
 
 
-def bias_reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
+def bias_reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     """The paper's quantities, and what filters leave, for each source of the gradient."""
     results: Results = {}
-    known = {cell.row: found(cell, shelf) for cell in cells}
+    known = {cell.row: found(cell, archive) for cell in cells}
     rounds = rounds_of(*known.values())
     skewed = next(cell for cell in cells if cell.row == SKEWED)
     for source, column in COLUMNS.items():
         for cell in cells:
-            for label, share in BANDS.items():
+            for label, count in BANDS.items():
                 results[f"{cell.row}: {label}, %", column] = measured(
-                    cell, known[cell.row], share, source, rounds=rounds
+                    cell, known[cell.row], _first_bands, source, count, rounds=rounds
                 )
         results |= _growth(skewed, known, source, column)
         for label in contenders.TRIED:
@@ -148,19 +156,13 @@ def bias_reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
     return results
 
 
-def _first_band(checkpoints: Sequence[Checkpoint], source: str) -> float | None:
-    return _share(bands_of(checkpoints, source), 1)
-
-
-def _first_two(checkpoints: Sequence[Checkpoint], source: str) -> float | None:
-    return _share(bands_of(checkpoints, source), 2)
-
-
-BANDS = {"first band": _first_band, "first two bands": _first_two}
-
-
-def _share(bands: Sequence[float], count: int) -> float | None:
+def _first_bands(checkpoints: Sequence[Checkpoint], source: str, count: int) -> float | None:
+    """Percent of the energy that lies in the first bands."""
+    bands = bands_of(checkpoints, source)
     return 100 * sum(bands[:count]) / sum(bands) if bands else None
+
+
+BANDS = {"first band": 1, "first two bands": 2}
 
 
 GROWTH: Mapping[str, Callable[[list[float], list[float]], float]] = {
@@ -195,6 +197,22 @@ def _growth(cell: Cell, known: Mapping[str, Found], source: str, column: str) ->
     }
 
 
+def _draw_bands(part: Part, archive: Archive, out: Path) -> list[Path]:
+    """Energy and shares of the bands for the first diagnosed seed, by every source."""
+    energies = {
+        f"{cell.row}, {column}": energy
+        for cell in part.cells
+        for source, column in COLUMNS.items()
+        for held in [found(cell, archive)]
+        if held and (energy := bands_of(next(iter(held.values())), source))
+    }
+    if not energies:
+        return []
+    path = out / f"{part.experiment.name}.png"
+    pictures.bands(path, energies)
+    return [path]
+
+
 def distance(results: Results, column: str) -> float | None:
     """How far a column is from the paper's: the mean factor between its numbers and theirs."""
     factors = [
@@ -206,7 +224,7 @@ def distance(results: Results, column: str) -> float | None:
     return math.exp(statistics.fmean(factors)) if factors else None
 
 
-def nearest(results: Results, shelf: Shelf) -> str:
+def nearest(results: Results, archive: Archive) -> str:
     """Which source of the gradient comes nearest to the paper's numbers."""
     far = {c: d for c in COLUMNS.values() if (d := distance(results, c)) is not None}
     if len(far) < 2:
@@ -259,16 +277,7 @@ SPECTRAL_BIAS = Experiment(
             columns=JUDGED,
         ),
     ),
-    draw=lambda experiment, cells, results, shelf, out: figures.bands(
-        out / f"{experiment.name}.png",
-        {
-            f"{cell.row}, {column}": energy
-            for cell in cells
-            for source, column in COLUMNS.items()
-            for held in [found(cell, shelf)]
-            if held and (energy := bands_of(next(iter(held.values())), source))
-        },
-    ),
+    draws=(_draw_bands,),
     reading=bias_reading,
     measure=measure,
     trained=lambda cell: False,
@@ -305,10 +314,10 @@ def _similarity(checkpoints: Sequence[Checkpoint], stage: str) -> float | None:
     return 100 * statistics.fmean(known)
 
 
-def cka_reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
+def cka_reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     """Mean similarity between local models, by stage."""
     results: Results = {}
-    known = {cell.row: found(cell, shelf) for cell in cells}
+    known = {cell.row: found(cell, archive) for cell in cells}
     rounds = rounds_of(*known.values())
     for stage in STAGES:
         for cell in cells:
@@ -334,7 +343,7 @@ CKA = Experiment(
             ),
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     reading=cka_reading,
     measure=measure,
     trained=lambda cell: False,

@@ -6,22 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from specgrad_study.paper import claims
+from specgrad_study.paper.archive import Archive, Finished
 from specgrad_study.paper.claims import Claim, Verdict
-from specgrad_study.paper.model import LEFT_OUT, Cell, Experiment, Measured, Results
+from specgrad_study.paper.experiment import LEFT_OUT, Cell, Experiment, Measured, Part
 from specgrad_study.paper.presets import Preset
-from specgrad_study.paper.shelf import Finished, Shelf
 
 # claim, column, verdict
 Judged = tuple[Claim, str, Verdict]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One experiment with its cells and what was read from their runs."""
-
-    experiment: Experiment
-    cells: Sequence[Cell]
-    results: Results
 
 
 @dataclass(frozen=True)
@@ -29,16 +20,16 @@ class Subject:
     """What a report is about. ``command`` is the one that makes it again."""
 
     preset: Preset
-    shelf: Shelf
+    archive: Archive
     measure: str
     command: tuple[str, ...]
 
 
 def collect(experiment: Experiment, cells: Sequence[Cell], subject: Subject) -> Part:
     """Read the results of an experiment."""
-    results = dict(experiment.reading(cells, subject.shelf, subject.measure))
+    results = dict(experiment.reading(cells, subject.archive, subject.measure))
     runs = {cell.place for cell in cells if experiment.trained(cell)}
-    for earlier in subject.shelf.earlier:
+    for earlier in subject.archive.earlier:
         if earlier.preset != subject.preset.name:
             continue
         for place, (values, sources) in earlier.values.get(experiment.name, {}).items():
@@ -62,11 +53,12 @@ def verdicts(part: Part) -> list[Judged]:
     """Claims in the columns that they are about and that are not left out as a whole."""
     values = {place: found.values for place, found in part.results.items()}
     columns = [c for c in dict.fromkeys(p[1] for p in part.results) if not left_out(part, c)]
+    usual = {cell.column for cell in part.cells}
     return [
         (claim, column, claims.judge(claim, column, values))
         for claim in part.experiment.claims
         for column in columns
-        if claim.is_about(column) and all((row, column) in values for row in claim.rows)
+        if column in (claim.columns or usual) and all((row, column) in values for row in claim.rows)
     ]
 
 
@@ -82,5 +74,5 @@ def finished_runs(parts: Sequence[Part], subject: Subject) -> dict[str, Finished
         run.name: run
         for part in parts
         for cell in part.cells
-        for run in cell.finished(subject.shelf).values()
+        for run in cell.finished(subject.archive).values()
     }

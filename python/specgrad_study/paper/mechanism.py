@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from specgrad_study.diagnosis.collect import FULL, Checkpoint
 from specgrad_study.paper import drift, figures
+from specgrad_study.paper.archive import Archive
 from specgrad_study.paper.claims import Claim, above, close
 from specgrad_study.paper.contenders import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
-from specgrad_study.paper.model import Cell, Context, Experiment, Results, accuracies, against
+from specgrad_study.paper.experiment import Cell, Context, Experiment, Results, accuracies, against
 from specgrad_study.paper.presets import Preset
-from specgrad_study.paper.shelf import Shelf
 
 MAIN = "CIFAR-10, alpha 0.1"
 FEW = (NONE, FFT, CENTRALIZE)
@@ -44,11 +44,11 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
     drift.measure([_diagnosed(cells)], context)
 
 
-def reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
+def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     """Accuracies, and what each contender removes from the gradients of FedAvg's clients."""
-    results = accuracies(cells, shelf, measure)
+    results = accuracies(cells, archive, measure)
     cell = _diagnosed(cells)
-    known = drift.found(cell, shelf)
+    known = drift.found(cell, archive)
     for what in REMOVED:
         for label in MECHANISM:
             if label != NONE:
@@ -93,7 +93,7 @@ EXPERIMENT = Experiment(
             margin="1 point for nothing",
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     reading=reading,
     measure=measure,
     baseline=against(NONE),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from specgrad_fl.models import Inputs, build
+from specgrad_fl.models.backbones import resnet8 as with_norms
 from torch import nn
 
 
-def resnet8(inputs: Inputs) -> nn.Module:
+def resnet8(num_classes: int, in_channels: int = 3) -> nn.Module:
     """The bundled ResNet-8 with every norm layer replaced by nothing."""
-    model = build("resnet8", inputs)
+    model = with_norms(num_classes, in_channels)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.GroupNorm):

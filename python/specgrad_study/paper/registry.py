@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from specgrad_fl.errors import RunError, suggest
 
 from specgrad_study.paper import ablations, drift, mechanism, tables, timing
-from specgrad_study.paper.model import Experiment
+from specgrad_study.paper.experiment import Experiment
 
 _ALL = (
     tables.TABLE1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from specgrad_fl import machine, storage
@@ -14,13 +14,12 @@ from specgrad_fl.results import MEASURES
 from specgrad_fl.runs import RunDirectory, run_name
 
 from specgrad_study.paper import claims, document
-from specgrad_study.paper.claims import Verdict
+from specgrad_study.paper.claims import Interval, Verdict
 from specgrad_study.paper.document import Block, Bullets, Heading, Paragraph, Picture, Table
-from specgrad_study.paper.figures import measured_columns
-from specgrad_study.paper.gather import Judged, Part, Subject, finished_runs, left_out, verdicts
-from specgrad_study.paper.model import LEFT_OUT, Measured
+from specgrad_study.paper.experiment import LEFT_OUT, Measured, Part
+from specgrad_study.paper.gather import Judged, Subject, finished_runs, left_out, verdicts
 from specgrad_study.paper.numbers import paper_numbers
-from specgrad_study.paper.record import as_data
+from specgrad_study.paper.results_json import as_data
 from specgrad_study.paper.sources import UNKNOWN
 
 
@@ -50,16 +49,19 @@ def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
         if part.experiment.trained(cell)
         for config in cell.configs()
     }
-    done = sum(subject.shelf.finished(config) is not None for config in asked.values())
+    done = sum(subject.archive.finished(config) is not None for config in asked.values())
     papers = [part for part in parts if not part.experiment.ours]
-    compared = [part.experiment.name for part in papers if _is_compared(part)]
+    base = subject.preset.base
+    shared = {config.digest for config in (base, base.replace(filter="fft"))}
+    own = [part.experiment.name for part in papers if _has_own_result(part, shared)]
     command = shlex.join(("specgrad-fl", "reproduce", *subject.command))
     return [
         Paragraph(
             f"{done} of the {len(asked)} runs that this preset asks for are finished; "
-            f"{len(compared)} of the {len(papers)} experiments of the paper in this report have a "
-            f"result to compare ({', '.join(compared) or 'none'}). "
-            f"Compared is the {MEASURES[subject.measure][1]}. Made by `{command}`, commit "
+            f"{len(own)} of the {len(papers)} experiments of the paper in this report have a "
+            f"result of their own ({', '.join(own) or 'none'}): something to compare besides "
+            "FedAvg with and without the filter at the preset's settings, which most of them "
+            f"share. Compared is the {MEASURES[subject.measure][1]}. Made by `{command}`, commit "
             f"`{machine.commit() or UNKNOWN}`; settings of every run: `configuration.toml` "
             "with the changes in `results.json`, which holds everything that a verdict rests on."
         ),
@@ -68,14 +70,21 @@ def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
     ]
 
 
-def _is_compared(part: Part) -> bool:
-    """Whether a row has a paired difference; where rows have no baseline, any value."""
-    pairs = [(part.experiment.baseline(row), row, column) for row, column in part.results]
-    if not any(base for base, *_ in pairs):
-        return any(found.values for found in part.results.values())
+def _has_own_result(part: Part, shared: Collection[str]) -> bool:
+    """Whether a row has a paired difference, or any value where no row has a baseline.
+
+    shared: digests of runs that do not count, since many experiments have them
+    """
+    common = {
+        cell.place
+        for cell in part.cells
+        if part.experiment.trained(cell) and cell.config and cell.config.digest in shared
+    }
+    paired = any(part.experiment.baseline(row) for row, _ in part.results)
     return any(
-        base and part.results[row, column].over(part.results.get((base, column), Measured()))
-        for base, row, column in pairs
+        part.apart(*place) if paired else found.values
+        for place, found in part.results.items()
+        if place not in common
     )
 
 
@@ -122,19 +131,14 @@ def _counted(found: Sequence[Verdict]) -> str:
 def _section(part: Part, judged: Sequence[Judged], subject: Subject, out: Path) -> list[Block]:
     experiment = part.experiment
     blocks: list[Block] = [Heading(2, f"{experiment.title} ({experiment.reference})")]
-    remark = experiment.remark(part.results, subject.shelf)
+    remark = experiment.remark(part.results, subject.archive)
     note = " ".join(filter(None, (experiment.note, remark)))
     blocks += [Paragraph(note)] if note else []
-    columns = measured_columns(part.results)
-    if not columns:
+    if not part.measured_columns:
         blocks.append(Paragraph("No cell is finished."))
-    blocks += [_table(part, column) for column in columns]
-    drawn = (
-        experiment.draw(experiment, part.cells, part.results, subject.shelf, out)
-        if experiment.draw
-        else []
-    )
-    blocks += [Picture(path, experiment.title) for path in drawn]
+    blocks += [_table(part, column) for column in part.measured_columns]
+    for draw in experiment.draws:
+        blocks += [Picture(path, experiment.title) for path in draw(part, subject.archive, out)]
     known = [each for each in judged if each[2].word != claims.MISSING]
     if known:
         titles = ("claim", "where", "verdict", "seeds", "decisive difference", "margin")
@@ -166,8 +170,8 @@ def _table(part: Part, column: str) -> Table:
             theirs = numbers.get((base, column)) if base else None
             apart = number.mean - theirs.mean if number and theirs else None
             line += [("" if apart is None else f"{apart:+.2f}")] if compared else []
-            own = found.over(part.results.get((base, column), Measured())) if base else None
-            line.append(str(own) if own else "")
+            own = part.apart(row, column)
+            line.append(str(Interval.of(own)) if own else "")
         lines.append(tuple(line))
     titles = ["", *(["paper"] if compared else []), *(f"seed {seed}" for seed in seeds)]
     if paired:
@@ -232,7 +236,7 @@ def _origins(parts: Sequence[Part], subject: Subject) -> list[Block]:
 
 def _strangers(known: Iterable[str], subject: Subject) -> list[str]:
     """Runs that are at hand and belong to none of the report's cells."""
-    folder = subject.shelf.folder
+    folder = subject.archive.folder
     held = {p.parent.name for p in folder.glob("*/config.toml")} if folder.is_dir() else set()
     others = [name for name in held - set(known) if RunDirectory(folder / name).finished]
     notes = []
@@ -241,7 +245,7 @@ def _strangers(known: Iterable[str], subject: Subject) -> list[str]:
             f"{len(others)} finished runs in the folder have other settings than every cell of "
             "this report: another preset, other experiments, or other seeds. They are not used."
         )
-    for earlier in subject.shelf.earlier:
+    for earlier in subject.archive.earlier:
         unused = len(set(earlier.runs) - set(known))
         name = f"{earlier.path.parent.name}/{earlier.path.name}"
         if earlier.preset != subject.preset.name:

@@ -10,7 +10,7 @@ from specgrad_fl.errors import RunError
 
 from specgrad_study import fleet
 from specgrad_study.fleet import Job
-from specgrad_study.paper.model import Cell
+from specgrad_study.paper.experiment import Cell
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +33,6 @@ class Source:
             return Source(machine, facts.get("commit") or UNKNOWN, report)
         except (KeyError, TypeError, AttributeError):
             return Source(report=report)
-
-    @staticmethod
-    def parse(fields: Mapping[str, Any]) -> Source:
-        """The inverse of ``vars``."""
-        return Source(str(fields["machine"]), str(fields["commit"]), str(fields["report"]))
 
     def __str__(self) -> str:
         taken = f", from {self.report}" if self.report else ""

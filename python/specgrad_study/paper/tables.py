@@ -7,8 +7,8 @@ from typing import Any
 
 from specgrad_study.paper import figures
 from specgrad_study.paper.claims import Claim, above
-from specgrad_study.paper.model import Cell, Experiment, against
-from specgrad_study.paper.presets import Preset
+from specgrad_study.paper.experiment import Cell, Experiment, against
+from specgrad_study.paper.presets import SETTINGS_GRID, Preset
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "FedAvg": {},
@@ -76,7 +76,7 @@ TABLE1 = Experiment(
             "Section V-B and Table I",
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     baseline=against("FedAvg"),
 )
 
@@ -91,7 +91,7 @@ NEAR_IID = Experiment(
             "Section V-C and Table VII",
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     baseline=against("FedAvg"),
 )
 
@@ -100,7 +100,7 @@ CURVES = Experiment(
     title="Learning curves",
     reference="Figure 4 (methods) and Figure 5 (backbones); accuracies as in Tables I and II",
     cells=lambda preset: _all_methods(preset, "curves", HETEROGENEOUS),
-    draw=figures.curves,
+    draws=(figures.curves,),
     baseline=against("FedAvg"),
     note="The accuracies are those of Table I, where the claim about them is judged.",
 )
@@ -131,7 +131,7 @@ TABLE2 = Experiment(
             tuple(above(f"{name} + FFT", name) for name in COMBINED),
         ),
     ),
-    draw=figures.paired_curves,
+    draws=(figures.curves,),
     baseline=without_filter,
 )
 
@@ -159,7 +159,7 @@ FEATURE_SHIFT = Experiment(
             tuple(above(OURS, name) for name in ("FedAvg", "FedDyn", "FedCM", "SCAFFOLD")),
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     baseline=against("FedAvg"),
 )
 
@@ -188,7 +188,7 @@ FEMNIST = Experiment(
             tuple(above(f"{name} + FFT", name) for name in ("FedAvg", "SCAFFOLD", "FedAWA")),
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     baseline=without_filter,
 )
 
@@ -214,7 +214,7 @@ SUPPLEMENT = Experiment(
             (above(OURS, "FedAvg"),),
         ),
     ),
-    draw=figures.gains,
+    draws=(figures.gains,),
     baseline=against("FedAvg"),
     note="The supplement is not public: neither its models nor its numbers are known.",
 )
@@ -246,8 +246,7 @@ def _settings(preset: Preset) -> list[Cell]:
 
 
 def _settings_claim() -> Claim:
-    grid = {"clients": (20, 50, 100), "epochs": (1, 5, 10), "participation": (0.05, 0.1, 0.2)}
-    labels = [f"{name} {value:g}" for name, values in grid.items() for value in values]
+    labels = [f"{name} {v:g}" for name, values in SETTINGS_GRID.items() for v in values]
     return Claim(
         "the filter keeps its advantage over FedAvg across clients, local epochs, participation",
         "Section V-D and Figure 3",
@@ -266,6 +265,6 @@ SETTINGS = Experiment(
     reference="Figure 3",
     cells=_settings,
     claims=(_settings_claim(),),
-    draw=figures.gains,
+    draws=(figures.gains,),
     baseline=_settings_baseline,
 )

@@ -29,8 +29,9 @@ from specgrad_fl.machine import forget_peak, peak_mib
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory
 
+from specgrad_study.paper.archive import Archive
 from specgrad_study.paper.claims import Claim, above
-from specgrad_study.paper.model import (
+from specgrad_study.paper.experiment import (
     LEFT_OUT,
     Cell,
     Context,
@@ -40,7 +41,6 @@ from specgrad_study.paper.model import (
     against,
 )
 from specgrad_study.paper.presets import Preset
-from specgrad_study.paper.shelf import Shelf
 from specgrad_study.paper.sources import Source
 from specgrad_study.paper.tables import IMAGES, METHODS
 
@@ -52,6 +52,7 @@ FILTERS: dict[str, dict[str, Any]] = {
     OP: {"filter": "fft"},
     LOOP: {"filter": "fft", "filter_backend": "loop"},
 }
+STORED = "timing.json"
 CPU_SECONDS = "CPU seconds of a round"
 TIMED = ("s/round", "peak MB", CPU_SECONDS, "filter, % of client time")
 QUANTITIES = ("s/round", "rounds to target", "total s", *TIMED[1:])
@@ -67,13 +68,9 @@ def _cells(preset: Preset) -> list[Cell]:
     ]
 
 
-def _stored(folder: Path) -> Path:
-    return folder / "timing.json"
-
-
 def _facts(folder: Path) -> dict[str, Any]:
     """All that was stored: the machine, its load, the contenders; empty before."""
-    path = _stored(folder)
+    path = folder / STORED
     if not path.is_file():
         return {}
     try:
@@ -83,14 +80,9 @@ def _facts(folder: Path) -> dict[str, Any]:
         raise RunError(f"{path} is damaged; restore it, or delete it to measure anew") from error
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Timings by the digest of the configuration."""
-    return _facts(folder).get("contenders", {})
-
-
 def measure(cells: Sequence[Cell], context: Context) -> None:
     """Time the contenders of each data set and seed that were not timed together yet."""
-    found = read(context.folder)
+    found = _facts(context.folder).get("contenders", {})
     for dataset in IMAGES:
         held = [cell for cell in cells if cell.column == dataset and cell.config is not None]
         for seed in sorted({seed for cell in held for seed in cell.seeds}):
@@ -109,7 +101,7 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
                 "contenders": found,
             }
             storage.make_folder(context.folder)
-            storage.write_text(_stored(context.folder), json.dumps(facts, indent=1) + "\n")
+            storage.write_text(context.folder / STORED, json.dumps(facts, indent=1) + "\n")
 
 
 def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:
@@ -183,9 +175,9 @@ def one_round(config: Config) -> float:
     return peak_mib()
 
 
-def remark(results: Results, shelf: Shelf) -> str:
+def remark(results: Results, archive: Archive) -> str:
     """The machine that was timed, and what else it did."""
-    facts = _facts(shelf.folder)
+    facts = _facts(archive.folder)
     if not facts:
         return ""
     machine = facts["environment"]
@@ -201,11 +193,11 @@ def rounds_to(target: float, evaluations: Mapping[int, float]) -> int | None:
     return min(reached, default=None)
 
 
-def reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
+def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     """One column for each data set and quantity."""
-    facts = _facts(shelf.folder)
+    facts = _facts(archive.folder)
     results: Results = {}
-    bases = {cell.column: cell.finished(shelf) for cell in cells if cell.row == "FedAvg"}
+    bases = {cell.column: cell.finished(archive) for cell in cells if cell.row == "FedAvg"}
     for cell in cells:
         targets = {
             seed: math.floor(100 * run.summary["mean_last_10"]) / 100
@@ -215,7 +207,7 @@ def reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
         if cell.row != LOOP and cell.config is None:
             found |= dict.fromkeys(("rounds to target", "total s"), Measured(missing=(LEFT_OUT,)))
         elif cell.row != LOOP:
-            rounds = _rounds(cell, shelf, targets)
+            rounds = _rounds(cell, archive, targets)
             found["rounds to target"] = rounds
             pace = found["s/round"].values
             found["total s"] = Measured(
@@ -229,11 +221,11 @@ def reading(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
     return results
 
 
-def _rounds(cell: Cell, shelf: Shelf, targets: Mapping[int, float]) -> Measured:
+def _rounds(cell: Cell, archive: Archive, targets: Mapping[int, float]) -> Measured:
     """Rounds until the accuracy that FedAvg ends with, seed by seed."""
     rounds: dict[int, float] = {}
     sources, failed = {}, []
-    for seed, run in cell.finished(shelf).items():
+    for seed, run in cell.finished(archive).items():
         if seed not in targets or not run.evaluations:
             failed.append(f"seed {seed}: no rounds are known, or FedAvg has no result")
             continue
@@ -242,7 +234,7 @@ def _rounds(cell: Cell, shelf: Shelf, targets: Mapping[int, float]) -> Measured:
             failed.append(f"seed {seed}: does not reach {targets[seed]:.0%}")
         else:
             rounds[seed], sources[seed] = reached, run.source
-    return Measured(rounds, (*failed, *cell.why_missing(shelf)), sources)
+    return Measured(rounds, (*failed, *cell.why_missing(archive)), sources)
 
 
 def _timed(cell: Cell, facts: Mapping[str, Any]) -> dict[str, Measured]:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from specgrad_fl import cli, config, engine, models, prepare, training
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_study.diagnosis import files, replay, similarity
-from specgrad_study.diagnosis.collect import Checkpoint, Collector, collect, weight_tensors
+from specgrad_study.diagnosis.collect import Checkpoint, Collector, weight_tensors
 from specgrad_study.diagnosis.report import Diagnosis, theory
 
 from specgrad_kernels import FilterPlan, FilterSpec, diagnostics
@@ -78,7 +78,7 @@ def test_a_checkpoint_is_measured_with_sample_weights(small):
     assert found.snapshot.delta_high == expected.delta_high
     assert found.snapshot.parseval_error < 1e-6
     assert torch.equal(collector.flat.weights, weights)
-    again = collect(settings, weights, [0, 3, 4])
+    again = collector.checkpoint(weights, [0, 3, 4])
     assert again.snapshot.delta_high == found.snapshot.delta_high
 
 

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 from specgrad_fl import cli
 from specgrad_fl.runs import RunDirectory
-from specgrad_study.paper.model import Cell, Experiment, Results
+from specgrad_study.paper.archive import Archive
+from specgrad_study.paper.experiment import Cell, Experiment, Results
 from specgrad_study.paper.presets import PRESETS
 from specgrad_study.paper.registry import EXPERIMENTS
-from specgrad_study.paper.shelf import Shelf
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,10 @@ class Played:
 
     def run(self, row: str, column: str | None = None, seed: int = 0) -> RunDirectory:
         cells = [c for c in self.cells if c.row == row and column in (None, c.column)]
-        return cells[0].run(seed, self.runs)
+        return self.run_of(cells[0], seed)
+
+    def run_of(self, cell: Cell, seed: int = 0) -> RunDirectory:
+        return Archive(self.runs).directory(cell.config.replace(seed=seed))
 
     def weights(self, row: str, column: str | None = None) -> torch.Tensor:
         """The last weights of a run as one vector."""
@@ -58,7 +61,7 @@ class Played:
     def read(self) -> Results:
         """The table."""
         cells = self.experiment.cells(PRESETS["smoke"]())
-        return self.experiment.reading(cells, Shelf(self.runs), "last10")
+        return self.experiment.reading(cells, Archive(self.runs), "last10")
 
     def value(self, row: str, column: str) -> float:
         """A cell's value for seed 0."""

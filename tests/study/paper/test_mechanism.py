@@ -106,7 +106,7 @@ def test_clients_that_agree_have_no_share_of_disagreement(flat):
 
 def test_rounds_that_one_diagnosis_lacks_are_named():
     from specgrad_study.paper import drift
-    from specgrad_study.paper.model import Cell
+    from specgrad_study.paper.experiment import Cell
 
     def at(*rounds: int) -> list[SimpleNamespace]:
         return [SimpleNamespace(round=number, origin={}) for number in rounds]

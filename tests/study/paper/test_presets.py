@@ -94,6 +94,23 @@ def test_cells_have_a_place_of_their_own(name, preset):
     assert len(places) == len(set(places)) > 0
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_model_can_be_built(preset):
+    cells = [c for each in EXPERIMENTS.values() for c in each.cells(PRESETS[preset]())]
+    models = {cell.config.model for cell in cells if cell.config is not None}
+    for name in models:
+        build(name, Inputs(10, 3, 32, vocabulary=50))
+
+
+def test_the_model_without_norms_differs_from_resnet8_by_them_alone():
+    plain, usual = (
+        {name: p.shape for name, p in build(model, Inputs(10, 3, 16)).named_parameters()}
+        for model in ("specgrad_study.paper.plain:resnet8", "resnet8")
+    )
+    assert set(usual) - set(plain) == {n for n in usual if "norm" in n or "shortcut.1" in n}
+    assert plain == {name: usual[name] for name in plain}
+
+
 def taken(model, settings) -> set[str]:
     return set(select_layers(model, settings.get("filter_select", "auto")).taken)
 

@@ -14,7 +14,7 @@ from specgrad_fl import cli
 from specgrad_fl.errors import RunError
 from specgrad_study.paper import document, schedule, timing
 from specgrad_study.paper.document import Bullets, Heading, Paragraph, Picture, Table
-from specgrad_study.paper.model import Context
+from specgrad_study.paper.experiment import Context
 from specgrad_study.paper.presets import PRESETS
 from specgrad_study.paper.registry import EXPERIMENTS
 
@@ -201,7 +201,7 @@ def blocks(tmp_path):
         Heading(1, "A <report>"),
         Paragraph("with *emphasis* & `code`"),
         Bullets(("one", "two")),
-        Table(("", "paper", "ours"), (("a|b", "1.00", "supports"),), (("", 1), ("C", 2))),
+        Table(("", "paper", "ours"), (("a|b", "1.00", "supports"),)),
         Picture(tmp_path / "dot.png", "a dot"),
     ]
 
@@ -214,7 +214,6 @@ def test_the_page_needs_no_other_file(blocks):
     assert not re.search(r"""(src|href)=["'](?!data:)""", page)
     assert "url(" not in page
     assert r"a\|b" in document.markdown(blocks)
-    assert "C: paper" in document.markdown(blocks)
 
 
 def test_the_page_in_a_browser(play, tmp_path):

@@ -14,9 +14,9 @@ from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 from specgrad_study.paper import drift, timing
 from specgrad_study.paper.ablations import INNERMOST, OUTERMOST
-from specgrad_study.paper.model import LEFT_OUT
+from specgrad_study.paper.archive import Archive
+from specgrad_study.paper.experiment import LEFT_OUT
 from specgrad_study.paper.registry import EXPERIMENTS
-from specgrad_study.paper.shelf import Shelf
 
 from specgrad_kernels import filter_grads_
 
@@ -34,12 +34,12 @@ def test_the_report_is_complete(play, name):
             assert f"| {value['row']} |" in played.markdown
     for cell in played.cells:
         if played.experiment.trained(cell):
-            assert all(cell.run(seed, played.runs).finished for seed in cell.seeds)
+            assert all(played.run_of(cell, seed).finished for seed in cell.seeds)
     assert not re.search("not diagnosed|not timed|not run:", played.markdown)
     pictures = list(played.report.glob("*.png"))
     assert played.html.count("data:image/png;base64,") == len(pictures)
     assert all(path.stat().st_size < 200_000 for path in pictures)
-    assert bool(pictures) == (played.experiment.draw is not None)
+    assert bool(pictures) == bool(played.experiment.draws)
     assert "A smoke test" in played.html
 
 
@@ -119,7 +119,7 @@ def test_femnist_columns_differ_in_participation(play):
 def test_settings_are_the_ones_in_the_label(play):
     played = play("settings")
     for cell in played.cells:
-        config = cell.run(0, played.runs).config()
+        config = played.run_of(cell).config()
         name, value = cell.row.partition(": ")[0].split()
         share = config.active / config.clients
         assert {"clients": config.clients, "epochs": config.epochs, "participation": share}[
@@ -216,7 +216,7 @@ def test_a_layered_signal_is_removed_where_the_output_channel_is_outermost(outer
 def test_parseval_holds_in_the_diagnosis(play):
     played = play("spectral-bias")
     for cell in played.cells:
-        (checkpoints,) = drift.found(cell, Shelf(played.runs)).values()
+        (checkpoints,) = drift.found(cell, Archive(played.runs)).values()
         assert all(each.snapshot.parseval_error < 1e-6 for each in checkpoints)
         assert [each.round for each in checkpoints] == [0, 1]
 

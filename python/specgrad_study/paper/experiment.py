@@ -9,12 +9,11 @@ from pathlib import Path
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
 from specgrad_fl.results import MEASURES
-from specgrad_fl.runs import RunDirectory
 
-from specgrad_study.paper.claims import Claim, Interval
+from specgrad_study.paper.archive import Archive, Finished
+from specgrad_study.paper.claims import Claim
 from specgrad_study.paper.numbers import Place
 from specgrad_study.paper.presets import Preset
-from specgrad_study.paper.shelf import Finished, Shelf
 from specgrad_study.paper.sources import Source
 
 LEFT_OUT = "left out by this preset"
@@ -41,28 +40,23 @@ class Cell:
             return []
         return [self.config.replace(seed=seed) for seed in self.seeds]
 
-    def run(self, seed: int, folder: Path) -> RunDirectory:
-        """The folder of the run of one seed, which may not exist yet."""
-        assert self.config is not None
-        return Shelf(folder).directory(self.config.replace(seed=seed))
-
-    def finished(self, shelf: Shelf) -> dict[int, Finished]:
+    def finished(self, archive: Archive) -> dict[int, Finished]:
         """The finished runs by seed, also of seeds that nobody asked for."""
         if self.config is None:
             return {}
         seeds = sorted({*self.seeds, *KNOWN_SEEDS})
-        runs = {seed: shelf.finished(self.config.replace(seed=seed)) for seed in seeds}
+        runs = {seed: archive.finished(self.config.replace(seed=seed)) for seed in seeds}
         return {seed: run for seed, run in runs.items() if run is not None}
 
-    def why_missing(self, shelf: Shelf) -> list[str]:
+    def why_missing(self, archive: Archive) -> list[str]:
         """For each seed that was asked for and has no result: which, and how far it is."""
         if self.config is None:
             return [LEFT_OUT]
         configs = {seed: self.config.replace(seed=seed) for seed in self.seeds}
         return [
-            f"seed {seed}: {shelf.progress(config)}"
+            f"seed {seed}: {archive.progress(config)}"
             for seed, config in configs.items()
-            if shelf.finished(config) is None
+            if archive.finished(config) is None
         ]
 
 
@@ -74,28 +68,27 @@ class Measured:
     missing: tuple[str, ...] = ()
     sources: dict[int, Source] = field(default_factory=dict)
 
-    def over(self, other: Measured) -> Interval | None:
+    def apart(self, other: Measured) -> dict[int, float]:
         """The difference to another cell on the seeds that both have."""
         shared = sorted(set(self.values) & set(other.values))
-        apart = {seed: self.values[seed] - other.values[seed] for seed in shared}
-        return Interval.of(apart) if apart else None
+        return {seed: self.values[seed] - other.values[seed] for seed in shared}
 
 
 Results = dict[Place, Measured]
-Reading = Callable[[Sequence[Cell], Shelf, str], Results]
-# the experiment, its cells and results, the runs, the folder to draw into
-Drawing = Callable[["Experiment", Sequence[Cell], Results, Shelf, Path], list[Path]]
+Reading = Callable[[Sequence[Cell], Archive, str], Results]
+# what is drawn, the runs behind it, the folder to draw into
+Drawing = Callable[["Part", Archive, Path], list[Path]]
 
 
-def accuracies(cells: Sequence[Cell], shelf: Shelf, measure: str) -> Results:
+def accuracies(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     """Test accuracy in percent of every cell."""
     key = MEASURES[measure][0]
     results = {}
     for cell in cells:
-        runs = cell.finished(shelf)
+        runs = cell.finished(archive)
         results[cell.place] = Measured(
             {seed: 100 * run.summary[key] for seed, run in runs.items()},
-            tuple(cell.why_missing(shelf)),
+            tuple(cell.why_missing(archive)),
             {seed: run.source for seed, run in runs.items()},
         )
     return results
@@ -118,7 +111,7 @@ class Experiment:
 
     cells: its entries, at the size of a preset
     claims: what is said about it, each judged in every column that it is about
-    draw: its pictures
+    draws: its pictures
     reading: from finished runs to the table's values
     measure: measures what runs do not tell and stores it in their folder; does nothing where
         that was done before
@@ -135,15 +128,40 @@ class Experiment:
     reference: str
     cells: Callable[[Preset], list[Cell]]
     claims: tuple[Claim, ...] = ()
-    draw: Drawing | None = None
+    draws: tuple[Drawing, ...] = ()
     reading: Reading = accuracies
     measure: Callable[[Sequence[Cell], Context], None] | None = None
     trained: Callable[[Cell], bool] = lambda cell: True
     baseline: Callable[[str], str | None] = lambda row: None
     unit: str = "points of test accuracy"
     note: str = ""
-    remark: Callable[[Results, Shelf], str] = lambda results, shelf: ""
+    remark: Callable[[Results, Archive], str] = lambda results, archive: ""
     ours: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One experiment with its cells and what was read from their runs: a part of a report."""
+
+    experiment: Experiment
+    cells: Sequence[Cell]
+    results: Results
+
+    @property
+    def measured_columns(self) -> list[str]:
+        """Columns with at least one result, in the order of the table."""
+        held = {place[1] for place, found in self.results.items() if found.values}
+        return [column for column in dict.fromkeys(p[1] for p in self.results) if column in held]
+
+    def apart(self, row: str, column: str) -> dict[int, float]:
+        """The difference to the row's baseline, seed by seed; empty where it has none."""
+        base = self.results.get((self.experiment.baseline(row) or "", column), Measured())
+        return self.results[row, column].apart(base)
+
+    def paired(self, column: str) -> dict[str, str]:
+        """Rows of a column that share a seed with their baseline, and that baseline."""
+        rows = [row for row, where in self.results if where == column]
+        return {row: self.experiment.baseline(row) or "" for row in rows if self.apart(row, column)}
 
 
 def against(row: str) -> Callable[[str], str | None]:

@@ -89,7 +89,8 @@ class Earlier:
     def _parse(path: Path, stored: dict[str, Any]) -> Earlier:
         named = f"{path.parent.name}/{path.name}"
         sources = [
-            Source.parse({**each, "report": each["report"] or named}) for each in stored["sources"]
+            Source(each["machine"], each["commit"], each["report"] or named)
+            for each in stored["sources"]
         ]
         runs = {
             name: Finished(
@@ -114,7 +115,7 @@ class Earlier:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Archive:
     """A folder of runs, and earlier reports for the runs that it lacks."""
 
     folder: Path

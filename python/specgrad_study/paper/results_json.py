@@ -7,12 +7,11 @@ from typing import Any
 
 from specgrad_fl import machine
 
-from specgrad_study.paper import claims
-from specgrad_study.paper.claims import Claim, Contrast, Interval, Verdict
-from specgrad_study.paper.gather import Judged, Part, Subject, finished_runs
-from specgrad_study.paper.model import Cell
-from specgrad_study.paper.numbers import Place, paper_numbers
-from specgrad_study.paper.shelf import FORMAT
+from specgrad_study.paper.archive import FORMAT
+from specgrad_study.paper.claims import Claim, Interval, Verdict
+from specgrad_study.paper.experiment import Cell, Part
+from specgrad_study.paper.gather import Judged, Subject, finished_runs
+from specgrad_study.paper.numbers import paper_numbers
 from specgrad_study.paper.sources import Source
 
 # digits behind the point: more than runs can be told apart by
@@ -72,7 +71,7 @@ def _cell(cell: Cell, base: Mapping[str, Any], subject: Subject) -> dict[str, An
         "changes": {k: v for k, v in settings.items() if base.get(k) != v},
         "digest": cell.config.digest if cell.config else None,
         "seeds_asked": list(cell.seeds),
-        "runs": {str(seed): run.name for seed, run in cell.finished(subject.shelf).items()},
+        "runs": {str(seed): run.name for seed, run in cell.finished(subject.archive).items()},
     }
 
 
@@ -117,22 +116,3 @@ def _verdict(claim: Claim, column: str, verdict: Verdict) -> dict[str, Any]:
 def _interval(differences: Mapping[int, float]) -> list[float] | None:
     ends = Interval.of(differences).ends if differences else None
     return [round(end, DIGITS) for end in ends] if ends else None
-
-
-def judged_again(stored: Mapping[str, Any], experiment: str) -> list[tuple[str, str, str, int]]:
-    """Claim, column, verdict and seeds of a stored report, computed anew from its values."""
-    held = stored["experiments"][experiment]
-    values: dict[Place, dict[int, float]] = {
-        (each["row"], each["column"]): {int(s): v for s, v in each["values"].items()}
-        for each in held["values"]
-    }
-    again = []
-    for each in held["verdicts"]:
-        contrasts = tuple(
-            Contrast(tuple((w, row) for w, row in d["terms"]), d["margin"], d["least"])
-            for d in each["differences"]
-        )
-        claim = Claim(each["claim"], each["said"], contrasts)
-        verdict = claims.judge(claim, each["where"], values)
-        again.append((claim.text, each["where"], verdict.text, verdict.seeds))
-    return again
