@@ -72,7 +72,9 @@ def local_average(weights: Array, boundary: str, d: int, box: bool) -> LocalAver
     and where only samples inside count, none is further away than the other end."""
     if boundary == "reflect" and len(weights) > d:
         boundary = "replicate"
-    return LocalAverage(weights[:d] if boundary == "count" else weights, boundary, box)
+    if boundary == "count" and len(weights) > d:
+        weights = weights[:d] / (2 * weights[:d].sum() - weights[0])  # an average again
+    return LocalAverage(weights, boundary, box)
 
 
 Numbers = Bins | LocalAverage
