@@ -35,6 +35,9 @@ class Program:
 
     def run(self, grads: list[Tensor]) -> None:
         """Filter in place, or raise with nothing changed."""
+        if is_compiling() and any(grad.requires_grad for grad in grads):
+            # after a break in a graph the kernel is given values that no longer say so
+            checks.check_grads(grads, self.spec)
         if peek_interpreter_stack() is not None:  # inside vmap: the operator has a rule for it
             _IN_GRAPHS[self.handle] = self
             torch.ops.specgrad.filter_grads_.default(grads, self.handle)
@@ -97,11 +100,7 @@ def _of_handle(handle: int) -> Program:
 
 
 def _filter_grads(grads: Sequence[Tensor], program: int) -> None:
-    found = _of_handle(program)
-    if is_compiling() and any(grad.requires_grad for grad in grads):
-        # after a break in a graph the kernel is given values that no longer say so
-        checks.check_grads(grads, found.spec)
-    found.run(list(grads))
+    _of_handle(program).run(list(grads))
 
 
 def _filter_grads_fake(grads: Sequence[Tensor], program: int) -> None:
