@@ -4,7 +4,7 @@ import pytest
 import specgrad_data
 import torch
 from pretended import DEVICE, OnDevice, second_gpu
-from specgrad_fl import engine, machine, prepare
+from specgrad_fl import machine, prepare
 from specgrad_fl.errors import ConfigError
 
 from specgrad_kernels import backends
@@ -73,5 +73,5 @@ def test_the_filter_is_asked_about_the_configured_device(monkeypatch, small):
 def test_float32_is_float32_and_said_to_be(monkeypatch, small):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert machine.report()["tf32"]
-    engine.assembly.device_of(small())
+    machine.device_of(small())
     assert not machine.report()["tf32"]
