@@ -136,7 +136,7 @@ def check_installed(oldest: tuple[int, int] = OLDEST) -> None:
         low, high = (".".join(map(str, version)) for version in (oldest, NEWEST))
         raise ConfigError(
             f"this works with Flower {low} to {high}, and {found} is installed; "
-            f"pip install 'flwr>={low},<={high}.*'"
+            f"pip install 'flwr>={low},<{NEWEST[0]}.{NEWEST[1] + 1}'"
         )
 
 
