@@ -31,8 +31,8 @@ from specgrad_fl.vectors import FlatModel, Layout
 # between looks for answers, and for nodes that have gone
 PULL_SECONDS, PRESENCE_SECONDS = 0.1, 5.0
 SPARE_SECONDS = 60.0
-# for a node to say which clients it has
-MEET_SECONDS = 30.0
+# for a node to say which clients it has: its process imports torch, perhaps on a busy machine
+MEET_SECONDS = 120.0
 ATTEMPTS = 3
 
 
