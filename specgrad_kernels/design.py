@@ -356,7 +356,7 @@ def _padded_gains(d: int, removed: Array, size: int) -> Array:
     return gains
 
 
-def _largest(removed: Array) -> float:
+def largest_factor(removed: Array) -> float:
     """The largest factor of a bin, removed or kept: errors grow with it."""
     return float(np.max(np.abs([removed, 1 - removed]), initial=1.0))
 
@@ -367,7 +367,7 @@ def _dense(d: int, removed: Array, double: bool, lanes: int) -> LowBand:
     # A basis that outgrows the first caches is read from slower memory, twice; a mean needs none.
     outgrown = vectors * lanes * (8 if double else 4) / (1 << 18) if waves > 1 else 0.0
     cost = 2.0 * vectors * (1 + min(outgrown, 4.0)) + 50
-    bound = _largest(removed) * dense_rounding(double, waves)
+    bound = largest_factor(removed) * dense_rounding(double, waves)
     return LowBand(d, removed, "dense", error_bound=bound, cost=cost)
 
 
@@ -407,7 +407,7 @@ def _band(d: int, removed: Array, hop: int, double: bool, lanes: int) -> LowBand
     spread = cells * (-(-hop * width // lanes) + 4.0)
     interpolate = -(-d // lanes) * (width + max(lanes // hop, 1) + 2.0)
     cost = spread + interpolate + grid.cost + 200
-    bound = _largest(removed) * (alias + rounding(double, enlarged))
+    bound = largest_factor(removed) * (alias + rounding(double, enlarged))
     return LowBand(d, removed, "band", hop, width, taps, grid, bound, cost)
 
 
@@ -430,7 +430,7 @@ def _full(d: int, removed: Array, double: bool, lanes: int) -> LowBand:
     strategy = "full"
     if grid.cost == math.inf:
         strategy, grid = "padded", _padded_grid(2 * d - 1, lanes)
-    bound = _largest(removed) * transform_rounding(double, grid.size)
+    bound = largest_factor(removed) * transform_rounding(double, grid.size)
     cost = grid.cost + 2.0 * -(-d // lanes)
     return LowBand(d, removed, strategy, grid=grid, error_bound=bound, cost=cost)
 

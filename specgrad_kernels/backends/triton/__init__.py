@@ -18,8 +18,6 @@ from specgrad_kernels.spec import FilterSpec
 
 NAME = "triton"
 
-METHODS = ("fft", "lap", "gaussian", "centralize")
-"""What the kernels compute."""
 NEEDED_CAPABILITY = (8, 0)
 NEEDED_SHARED_MEMORY = 48 * 1024
 
@@ -77,10 +75,10 @@ def why_not() -> str | None:
 
 
 def serves(spec: FilterSpec, device: torch.device) -> str | None:
-    """Fused methods on GPU tensors; on CPU tensors where kernels are interpreted."""
+    """Every kind that has numbers, on GPU tensors; on the CPU where kernels are interpreted."""
     if device.type != ("cpu" if interpreting() else "cuda"):
         return f"it filters GPU tensors; these are on {device}"
-    if spec.method not in METHODS:
+    if not spec.kind.has_numbers:
         return f"method {spec.method!r} is a control that only the torch backend computes"
     if device.type == "cuda":
         # of several GPUs one may be too old, which is no fault of the others

@@ -28,79 +28,40 @@ def _value(place, mask):
 @triton.jit
 def load8(place, step, mask):
     """Eight values, ``step`` apart."""
-    return (
-        _value(place, mask),
-        _value(place + step, mask),
-        _value(place + 2 * step, mask),
-        _value(place + 3 * step, mask),
-        _value(place + 4 * step, mask),
-        _value(place + 5 * step, mask),
-        _value(place + 6 * step, mask),
-        _value(place + 7 * step, mask),
-    )
+    return [_value(place + k * step, mask) for k in (0, 1, 2, 3, 4, 5, 6, 7)]
 
 
 @triton.jit
 def store8(place, step, x, mask):
     """Eight values, ``step`` apart."""
-    tl.store(place, x[0], mask)
-    tl.store(place + step, x[1], mask)
-    tl.store(place + 2 * step, x[2], mask)
-    tl.store(place + 3 * step, x[3], mask)
-    tl.store(place + 4 * step, x[4], mask)
-    tl.store(place + 5 * step, x[5], mask)
-    tl.store(place + 6 * step, x[6], mask)
-    tl.store(place + 7 * step, x[7], mask)
+    for k in tl.static_range(8):
+        tl.store(place + k * step, x[k], mask)
 
 
 @triton.jit
 def add8(x, value, factor):
     """``x + value * factor``, eight times with one factor."""
-    return (
-        x[0] + value[0] * factor,
-        x[1] + value[1] * factor,
-        x[2] + value[2] * factor,
-        x[3] + value[3] * factor,
-        x[4] + value[4] * factor,
-        x[5] + value[5] * factor,
-        x[6] + value[6] * factor,
-        x[7] + value[7] * factor,
-    )
+    return [x[k] + value[k] * factor for k in (0, 1, 2, 3, 4, 5, 6, 7)]
+
+
+@triton.jit
+def sum8(x, y):
+    """Eight sums."""
+    return [x[k] + y[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
 
 
 @triton.jit
 def scale8(x, y):
     """Eight products."""
-    return (
-        x[0] * y[0],
-        x[1] * y[1],
-        x[2] * y[2],
-        x[3] * y[3],
-        x[4] * y[4],
-        x[5] * y[5],
-        x[6] * y[6],
-        x[7] * y[7],
-    )
-
-
-@triton.jit
-def turn(real, imaginary, cosine, sine, SIGN: tl.constexpr):
-    """Times ``cosine + SIGN * i * sine``."""
-    return real * cosine - SIGN * imaginary * sine, imaginary * cosine + SIGN * real * sine
+    return [x[k] * y[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
 
 
 @triton.jit
 def turn8(r, i, c, s, SIGN: tl.constexpr):
-    """Eight values, each turned by its own angle."""
-    r0, i0 = turn(r[0], i[0], c[0], s[0], SIGN)
-    r1, i1 = turn(r[1], i[1], c[1], s[1], SIGN)
-    r2, i2 = turn(r[2], i[2], c[2], s[2], SIGN)
-    r3, i3 = turn(r[3], i[3], c[3], s[3], SIGN)
-    r4, i4 = turn(r[4], i[4], c[4], s[4], SIGN)
-    r5, i5 = turn(r[5], i[5], c[5], s[5], SIGN)
-    r6, i6 = turn(r[6], i[6], c[6], s[6], SIGN)
-    r7, i7 = turn(r[7], i[7], c[7], s[7], SIGN)
-    return (r0, r1, r2, r3, r4, r5, r6, r7), (i0, i1, i2, i3, i4, i5, i6, i7)
+    """Each of eight values times its ``c + SIGN * i * s``."""
+    real = [r[k] * c[k] - SIGN * i[k] * s[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
+    imaginary = [i[k] * c[k] + SIGN * r[k] * s[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
+    return real, imaginary
 
 
 @triton.jit

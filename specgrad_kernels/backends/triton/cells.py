@@ -39,24 +39,10 @@ def _taps_of(taps, sample, CELL: tl.constexpr, HOP: tl.constexpr, WIDTH: tl.cons
 @triton.jit
 def window_of(taps, sample, HOP: tl.constexpr, WIDTH: tl.constexpr):
     """The window's taps on each of its cells; none beyond its width."""
-    return (
-        _taps_of(taps, sample, 0, HOP, WIDTH),
-        _taps_of(taps, sample, 1, HOP, WIDTH),
-        _taps_of(taps, sample, 2, HOP, WIDTH),
-        _taps_of(taps, sample, 3, HOP, WIDTH),
-        _taps_of(taps, sample, 4, HOP, WIDTH),
-        _taps_of(taps, sample, 5, HOP, WIDTH),
-        _taps_of(taps, sample, 6, HOP, WIDTH),
-        _taps_of(taps, sample, 7, HOP, WIDTH),
-        _taps_of(taps, sample, 8, HOP, WIDTH),
-        _taps_of(taps, sample, 9, HOP, WIDTH),
-        _taps_of(taps, sample, 10, HOP, WIDTH),
-        _taps_of(taps, sample, 11, HOP, WIDTH),
-        _taps_of(taps, sample, 12, HOP, WIDTH),
-        _taps_of(taps, sample, 13, HOP, WIDTH),
-        _taps_of(taps, sample, 14, HOP, WIDTH),
-        _taps_of(taps, sample, 15, HOP, WIDTH),
-    )
+    return [
+        _taps_of(taps, sample, cell, HOP, WIDTH)
+        for cell in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+    ]
 
 
 @triton.jit
@@ -86,10 +72,8 @@ def _windowed(
     sample = tl.arange(0, HOP)[None, :]
     cell = first - WIDTH // 2 + 4 * tl.arange(0, ROWS)
     inside = samples + (cell * HOP)[:, None] + sample
-    sum0 = tl.zeros([ROWS, HOP], REAL)
-    sum1 = tl.zeros([ROWS, HOP], REAL)
-    sum2 = tl.zeros([ROWS, HOP], REAL)
-    sum3 = tl.zeros([ROWS, HOP], REAL)
+    zero = tl.zeros([ROWS, HOP], REAL)
+    sums = [zero for _ in (0, 1, 2, 3)]
     for step in tl.static_range(WIDTH + 3):
         if WAY == INSIDE:
             value = tl.load(inside + step * HOP).to(REAL)
@@ -106,11 +90,8 @@ def _windowed(
                 wanted = wanted & (sample < hop)
                 place = samples + offset_of((near * hop)[:, None] + sample, layout)
             value = tl.load(place, mask=wanted, other=0.0).to(REAL)
-        sum0 = _add(sum0, window, value, step, WIDTH)
-        sum1 = _add(sum1, window, value, step - 1, WIDTH)
-        sum2 = _add(sum2, window, value, step - 2, WIDTH)
-        sum3 = _add(sum3, window, value, step - 3, WIDTH)
-    return sum0, sum1, sum2, sum3
+        sums = [_add(sums[k], window, value, step - k, WIDTH) for k in (0, 1, 2, 3)]
+    return sums
 
 
 @triton.jit
@@ -137,19 +118,19 @@ def spread(
     window = window_of(taps, tl.arange(0, HOP)[None, :], HOP, WIDTH)
     wide = (number(programs, fields.PLAIN) == 1) & (address % 16 == 0)
     if wide & (first >= WIDTH // 2) & (first + 4 * ROWS + WIDTH // 2 <= cells):
-        sum0, sum1, sum2, sum3 = _windowed(
+        sums = _windowed(
             address, layout, window, first, cells, hop, ELEMENT, REAL, HOP, WIDTH, ROWS, INSIDE
         )
     elif wide:
-        sum0, sum1, sum2, sum3 = _windowed(
+        sums = _windowed(
             address, layout, window, first, cells, hop, ELEMENT, REAL, HOP, WIDTH, ROWS, AROUND
         )
     else:
-        sum0, sum1, sum2, sum3 = _windowed(
+        sums = _windowed(
             address, layout, window, first, cells, hop, ELEMENT, REAL, HOP, WIDTH, ROWS, ANYHOW
         )
-    even = tl.join(tl.sum(sum0, 1), tl.sum(sum2, 1))
-    odd = tl.join(tl.sum(sum1, 1), tl.sum(sum3, 1))
+    even = tl.join(tl.sum(sums[0], 1), tl.sum(sums[2], 1))
+    odd = tl.join(tl.sum(sums[1], 1), tl.sum(sums[3], 1))
     cell = first + tl.arange(0, 4 * ROWS)
     tl.store(grid + cell, tl.reshape(tl.join(even, odd), [4 * ROWS]), mask=cell < cells)
 
@@ -190,16 +171,10 @@ def _four(
     WIDE: tl.constexpr,
 ):
     """The samples of four cells a row."""
-    place0, known0 = _reach(address, layout, cell, cells, hop, ELEMENT, HOP, WIDE)
-    place1, known1 = _reach(address, layout, cell + 1, cells, hop, ELEMENT, HOP, WIDE)
-    place2, known2 = _reach(address, layout, cell + 2, cells, hop, ELEMENT, HOP, WIDE)
-    place3, known3 = _reach(address, layout, cell + 3, cells, hop, ELEMENT, HOP, WIDE)
-    return (
-        tl.load(place0, mask=known0, other=0.0).to(REAL),
-        tl.load(place1, mask=known1, other=0.0).to(REAL),
-        tl.load(place2, mask=known2, other=0.0).to(REAL),
-        tl.load(place3, mask=known3, other=0.0).to(REAL),
-    )
+    reached = [
+        _reach(address, layout, cell + k, cells, hop, ELEMENT, HOP, WIDE) for k in (0, 1, 2, 3)
+    ]
+    return [tl.load(reached[k][0], mask=reached[k][1], other=0.0).to(REAL) for k in (0, 1, 2, 3)]
 
 
 @triton.jit
@@ -214,14 +189,9 @@ def _put_four(
     HOP: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    place0, known0 = _reach(address, layout, cell, cells, hop, ELEMENT, HOP, WIDE)
-    place1, known1 = _reach(address, layout, cell + 1, cells, hop, ELEMENT, HOP, WIDE)
-    place2, known2 = _reach(address, layout, cell + 2, cells, hop, ELEMENT, HOP, WIDE)
-    place3, known3 = _reach(address, layout, cell + 3, cells, hop, ELEMENT, HOP, WIDE)
-    tl.store(place0, values[0].to(ELEMENT), mask=known0)
-    tl.store(place1, values[1].to(ELEMENT), mask=known1)
-    tl.store(place2, values[2].to(ELEMENT), mask=known2)
-    tl.store(place3, values[3].to(ELEMENT), mask=known3)
+    for k in tl.static_range(4):
+        place, known = _reach(address, layout, cell + k, cells, hop, ELEMENT, HOP, WIDE)
+        tl.store(place, values[k].to(ELEMENT), mask=known)
 
 
 @triton.jit
@@ -285,9 +255,9 @@ def interpolate(
     row = tl.arange(0, ROWS)
     cell = tl.where(4 * row < CELLS - WIDTH, first + 4 * row, cells)
     if wide:
-        x0, x1, x2, x3 = _four(address, layout, cell, cells, hop, ELEMENT, REAL, HOP, True)
+        x = _four(address, layout, cell, cells, hop, ELEMENT, REAL, HOP, True)
     else:
-        x0, x1, x2, x3 = _four(address, layout, cell, cells, hop, ELEMENT, REAL, HOP, False)
+        x = _four(address, layout, cell, cells, hop, ELEMENT, REAL, HOP, False)
 
     place = tl.arange(0, CELLS)
     near = first - WIDTH // 2 + 1 + place
@@ -305,11 +275,8 @@ def interpolate(
     window = window_of(taps, tl.arange(0, HOP)[None, :], HOP, WIDTH)
     for step in tl.static_range(WIDTH + 3):
         value = tl.load(scratch + 4 * row + step, mask=4 * row + step < CELLS, other=0.0)[:, None]
-        x0 = _add(x0, window, value, WIDTH - 1 - step, WIDTH)
-        x1 = _add(x1, window, value, WIDTH - step, WIDTH)
-        x2 = _add(x2, window, value, WIDTH + 1 - step, WIDTH)
-        x3 = _add(x3, window, value, WIDTH + 2 - step, WIDTH)
+        x = [_add(x[k], window, value, WIDTH - 1 + k - step, WIDTH) for k in (0, 1, 2, 3)]
     if wide:
-        _put_four((x0, x1, x2, x3), address, layout, cell, cells, hop, ELEMENT, HOP, True)
+        _put_four(x, address, layout, cell, cells, hop, ELEMENT, HOP, True)
     else:
-        _put_four((x0, x1, x2, x3), address, layout, cell, cells, hop, ELEMENT, HOP, False)
+        _put_four(x, address, layout, cell, cells, hop, ELEMENT, HOP, False)

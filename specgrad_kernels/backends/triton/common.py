@@ -51,9 +51,3 @@ def offset_of(n, layout):
     offset += (upper2 - upper1 * size1).to(tl.int64) * tl.load(layout + fields.STRIDE1)
     offset += upper1.to(tl.int64) * tl.load(layout + fields.STRIDE0)
     return offset
-
-
-@triton.jit
-def multiply(left, right, total, PRECISION: tl.constexpr, REAL: tl.constexpr):
-    """``total + left @ right`` in the arithmetic asked for."""
-    return tl.dot(left, right, total, input_precision=PRECISION, out_dtype=REAL)

@@ -15,7 +15,6 @@ from specgrad_kernels.backends.triton import fields
 from specgrad_kernels.backends.triton.common import (
     address_of,
     layout_of,
-    multiply,
     number,
     offset_of,
     samples_at,
@@ -135,7 +134,7 @@ def subtract_smooth(
             value = tl.load(samples + _place(index, layout, plain), mask=needed, other=0.0).to(REAL)
         tap = step[:, None] - position[None, :]
         weight = tl.load(weights + tap, mask=(tap >= 0) & (tap <= 2 * radius), other=0.0)
-        smooth = multiply(value, weight, smooth, PRECISION, REAL)
+        smooth = tl.dot(value, weight, smooth, input_precision=PRECISION, out_dtype=REAL)
 
     n = line[:, None] + position[None, :]
     owned = n < last

@@ -27,40 +27,16 @@ NAMES = (
     "TURNS",
 )
 """A program's row."""
-LAYOUT_NAMES = ("BASE", "SIZE1", "SIZE2", "SIZE3", "STRIDE0", "STRIDE1", "STRIDE2", "STRIDE3")
-"""Elements from a tensor's first to the signal's first; then sizes and strides of up to four
-collapsed dimensions, outermost first."""
-
+(SLOT, LAYOUT, PLAIN, FIRST, CELLS, HOP, COLUMNS, LOG_MIDDLE) = map(tl.constexpr, range(8))
+(LOG_ROWS, BIN, GRID, LINES, BACK, TAPS, MATRIX, TURNS) = map(tl.constexpr, range(8, 16))
 COUNT = tl.constexpr(len(NAMES))
-SLOT = tl.constexpr(NAMES.index("SLOT"))
-LAYOUT = tl.constexpr(NAMES.index("LAYOUT"))
-PLAIN = tl.constexpr(NAMES.index("PLAIN"))
-FIRST = tl.constexpr(NAMES.index("FIRST"))
-CELLS = tl.constexpr(NAMES.index("CELLS"))
-HOP = tl.constexpr(NAMES.index("HOP"))
-COLUMNS = tl.constexpr(NAMES.index("COLUMNS"))
-LOG_MIDDLE = tl.constexpr(NAMES.index("LOG_MIDDLE"))
-LOG_ROWS = tl.constexpr(NAMES.index("LOG_ROWS"))
-BIN = tl.constexpr(NAMES.index("BIN"))
-GRID = tl.constexpr(NAMES.index("GRID"))
-LINES = tl.constexpr(NAMES.index("LINES"))
-BACK = tl.constexpr(NAMES.index("BACK"))
-TAPS = tl.constexpr(NAMES.index("TAPS"))
-MATRIX = tl.constexpr(NAMES.index("MATRIX"))
-TURNS = tl.constexpr(NAMES.index("TURNS"))
 
-LAYOUT_COUNT = tl.constexpr(len(LAYOUT_NAMES))
-BASE = tl.constexpr(LAYOUT_NAMES.index("BASE"))
-SIZE1 = tl.constexpr(LAYOUT_NAMES.index("SIZE1"))
-SIZE2 = tl.constexpr(LAYOUT_NAMES.index("SIZE2"))
-SIZE3 = tl.constexpr(LAYOUT_NAMES.index("SIZE3"))
-STRIDE0 = tl.constexpr(LAYOUT_NAMES.index("STRIDE0"))
-STRIDE1 = tl.constexpr(LAYOUT_NAMES.index("STRIDE1"))
-STRIDE2 = tl.constexpr(LAYOUT_NAMES.index("STRIDE2"))
-STRIDE3 = tl.constexpr(LAYOUT_NAMES.index("STRIDE3"))
+(BASE, SIZE1, SIZE2, SIZE3, STRIDE0, STRIDE1, STRIDE2, STRIDE3) = map(tl.constexpr, range(8))
+"""A layout's row: elements from a tensor's first to the signal's first; then sizes and strides of
+up to four collapsed dimensions, outermost first."""
+LAYOUT_COUNT = tl.constexpr(8)
 
-LENGTH = CELLS  # of a detrended or centralised signal, whose cells are samples
+LENGTH = CELLS  # of a signal from which averages are subtracted: its cells are samples
 RADIUS = COLUMNS  # samples on each side that are smoothed with one
 TILES = BIN  # how many programs share a detrended signal
 BORDERS = GRID  # where its saved samples begin
-GROUP = COLUMNS  # samples of which the mean is taken

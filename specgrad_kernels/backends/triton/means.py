@@ -19,7 +19,6 @@ from specgrad_kernels.backends.triton.common import (
 def _subtract(
     address,
     layout,
-    first,
     count,
     ELEMENT: tl.constexpr,
     REAL: tl.constexpr,
@@ -30,20 +29,19 @@ def _subtract(
     samples = samples_at(address, ELEMENT, WIDE)
     block = tl.arange(0, BLOCK)
     if WIDE:
-        first = tl.multiple_of(first, 16)
         count = tl.multiple_of(count, 16)
     total = tl.zeros([BLOCK], REAL)
     for start in range(0, count, BLOCK):
-        n = first + start + block
+        n = start + block
         place = samples + n if WIDE else samples + offset_of(n, layout)
-        total += tl.load(place, mask=start + block < count, other=0.0).to(REAL)
+        total += tl.load(place, mask=n < count, other=0.0).to(REAL)
     # The sum waits for every warp's loads: none of them is overtaken by a store.
     mean = tl.sum(total, 0) / count
     for start in range(0, count, BLOCK):
-        n = first + start + block
+        n = start + block
         place = samples + n if WIDE else samples + offset_of(n, layout)
-        value = tl.load(place, mask=start + block < count, other=0.0).to(REAL)
-        tl.store(place, (value - mean).to(ELEMENT), mask=start + block < count)
+        value = tl.load(place, mask=n < count, other=0.0).to(REAL)
+        tl.store(place, (value - mean).to(ELEMENT), mask=n < count)
 
 
 @triton.jit
@@ -55,13 +53,12 @@ def subtract_means(
     REAL: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One group of a signal: the ``GROUP`` samples from ``FIRST`` on."""
-    first = number(programs, fields.FIRST)
-    count = number(programs, fields.GROUP)
+    """One signal, most often a group of a tensor's samples."""
+    count = number(programs, fields.LENGTH)
     layout = layout_of(table, programs)
     address = address_of(pointers, table, programs, ELEMENT)
     plain = number(programs, fields.PLAIN) == 1
-    if plain & (address % 16 == 0) & (first % 16 == 0) & (count % 16 == 0):
-        _subtract(address, layout, first, count, ELEMENT, REAL, BLOCK, True)
+    if plain & (address % 16 == 0) & (count % 16 == 0):
+        _subtract(address, layout, count, ELEMENT, REAL, BLOCK, True)
     else:
-        _subtract(address, layout, first, count, ELEMENT, REAL, BLOCK, False)
+        _subtract(address, layout, count, ELEMENT, REAL, BLOCK, False)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +9,7 @@ from specgrad_kernels import design
 from specgrad_kernels.backends.triton.butterflies import ROOT_OFFSETS
 from specgrad_kernels.backends.triton.grid import Grid
 from specgrad_kernels.design import Array
+from specgrad_kernels.kinds import LocalAverage
 
 
 def taps(grid: Grid, hop: int, width: int) -> Array:
@@ -24,22 +22,20 @@ def taps(grid: Grid, hop: int, width: int) -> Array:
     return padded
 
 
-@lru_cache(maxsize=64)
-def gains(grid: Grid) -> Array:
+def gains(grid: Grid, removed: Array) -> Array:
     """What each bin of the coarse transform is multiplied by, inverse scaling included."""
     spectrum = np.zeros(grid.cells // 2 + 1)
-    removed = np.ones(grid.cutoff)
     if grid.window is None:
-        spectrum[: grid.cutoff] = removed / grid.cells
+        spectrum[: len(removed)] = removed / grid.cells
     else:
         taps = grid.window.taps()
-        spectrum[: grid.cutoff] = design.window_gains(taps, grid.hop, grid.d, removed)
+        spectrum[: len(removed)] = design.window_gains(taps, grid.hop, grid.d, removed)
     return spectrum
 
 
-def circulant(grid: Grid) -> Array:
+def circulant(grid: Grid, gains: Array) -> Array:
     """The circulant matrix' first column, from ``1 - cells`` to ``cells - 1``."""
-    kernel = np.fft.irfft(gains(grid) * grid.cells, n=grid.cells)
+    kernel = np.fft.irfft(gains * grid.cells, n=grid.cells)
     return np.concatenate([kernel[1:], kernel])
 
 
@@ -86,7 +82,7 @@ def bin_order(log: int, lanes: int) -> NDArray[np.int64]:
     return bins.T
 
 
-def line_tables(grid: Grid, first: int, lanes: int) -> Array:
+def line_tables(grid: Grid, gains: Array, first: int, lanes: int) -> Array:
     """For one program of ``solve``: gains, and where lines are not split the turns before them."""
     middle, low = 1 << grid.log_middle, grid.log_rows - 3
     lines = (grid.columns // 2 + 1) * middle
@@ -95,7 +91,7 @@ def line_tables(grid: Grid, first: int, lanes: int) -> Array:
     lowest = line // middle + grid.columns * (line % middle)
     bins = lowest + grid.columns * middle * bin_order(grid.log_rows, lanes)
     bins = bins % grid.cells
-    scale = gains(grid)[np.minimum(bins, grid.cells - bins)] * (line < lines)
+    scale = gains[np.minimum(bins, grid.cells - bins)] * (line < lines)
     if grid.log_middle:
         return scale
     sample = place + (1 << low) * np.arange(8)[:, None]
@@ -123,13 +119,7 @@ def roots(longest: int) -> Array:
     return np.concatenate(parts)
 
 
-def box_weights(window: int) -> Array:
-    """The moving average of odd width ``window``."""
-    return np.full(window, 1 / window)
-
-
-def gaussian_weights(sigma: float) -> Array:
-    """A Gaussian cut at ``ceil(4 sigma)`` and renormalised."""
-    radius = math.ceil(4 * sigma)
-    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
-    return weights / weights.sum()
+def weights(average: LocalAverage) -> Array:
+    """The weights from one end to the other, and their running sums."""
+    both = np.concatenate([average.weights[:0:-1], average.weights])
+    return np.concatenate([both, [0.0], np.cumsum(both)])

@@ -10,14 +10,10 @@ from specgrad_kernels import design
 from specgrad_kernels.backends import torch_ref
 from specgrad_kernels.backends.triton import schedule
 from specgrad_kernels.backends.triton.grid import plan_grid
-from specgrad_kernels.backends.triton.signals import Signal
+from specgrad_kernels.backends.triton.signals import Signal, plain_signal
 from specgrad_kernels.backends.triton.tables import is_double
+from specgrad_kernels.kinds import LocalAverage
 from specgrad_kernels.spec import FilterSpec
-
-
-def plain_signal(d: int, index: int) -> Signal:
-    """A contiguous signal that is a tensor of its own."""
-    return Signal(index, 0, d, (1, 1, 1, d), (0, 0, 0, 1), d)
 
 
 def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[str, float, int]:
@@ -29,23 +25,23 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
     'circulant 1 x 433'
     """
     double = is_double(dtype)
-    strategy = schedule.strategy_of(spec, d, index, double)
-    rounding = 2 * torch.finfo(dtype).eps
-    if strategy in ("identity", "stacked"):
-        name, bound, workspace = torch_ref.explain(spec, d, index, dtype)
-        return name, bound, 0 if strategy == "identity" else workspace
-    if strategy == "means":
-        return "means", design.rounding(double) + design.stored_rounding(dtype), 0
+    wanted = schedule.numbers_of(spec, d, index)
+    strategy = schedule.strategy_of(wanted, d, double)
+    if wanted is None or strategy == "stacked":
+        return torch_ref.explain(spec, d, index, dtype)
     built = schedule.build([plain_signal(d, index)], spec, double)
-    element = torch.empty((), dtype=dtype).element_size()
-    workspace = built.workspace * (8 if double else 4)
-    workspace += built.borders * element
-    if strategy == "detrend":
-        return f"tiles, radius {built.radius}", rounding, workspace
-    grid = plan_grid(d, spec.cutoff(d, index), double)
-    assert grid is not None
-    half = rounding if element == 2 else 0.0
-    return grid.describe(), grid.error + half, workspace
+    workspace = built.workspace * (8 if double else 4) + built.borders * dtype.itemsize
+    if isinstance(wanted, LocalAverage):
+        name = f"tiles, radius {wanted.radius}"
+        bound = wanted.norm * design.average_rounding(double, wanted.radius, wanted.box)
+    elif strategy == "means":
+        name, bound = "means", design.rounding(double)
+    else:
+        removed = schedule.removed_by(wanted)
+        grid = plan_grid(d, len(removed), double)
+        assert grid is not None
+        name, bound = grid.describe(), grid.error * design.largest_factor(removed)
+    return name, bound + design.stored_rounding(dtype, wanted.norm), workspace
 
 
 def launches(spec: FilterSpec, layers: Sequence[tuple[int, torch.dtype]]) -> str:
@@ -59,9 +55,10 @@ def launches(spec: FilterSpec, layers: Sequence[tuple[int, torch.dtype]]) -> str
     groups: dict[torch.dtype, list[Signal]] = {}
     stacked = set()
     for index, (d, dtype) in enumerate(layers):
-        strategy = schedule.strategy_of(spec, d, index, is_double(dtype))
+        wanted = schedule.numbers_of(spec, d, index)
+        strategy = schedule.strategy_of(wanted, d, is_double(dtype))
         if strategy == "stacked":
-            stacked.add((d, dtype, spec.cutoff(d, index)))
+            stacked.add((d, dtype, spec.kind.parameters(spec, (d,), index)))
         elif strategy != "identity":
             groups.setdefault(dtype, []).append(plain_signal(d, index))
     count = sum(

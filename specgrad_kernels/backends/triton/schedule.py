@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from specgrad_kernels.backends.triton import fields, numbers, targets
 from specgrad_kernels.backends.triton.grid import WIDE_LINE, Grid, plan_grid
 from specgrad_kernels.backends.triton.signals import Signal
+from specgrad_kernels.design import Array
+from specgrad_kernels.kinds import BOUNDARIES, LocalAverage, Numbers
 from specgrad_kernels.spec import FilterSpec
 
 MAX_LENGTH = 1 << 29
 """Longest signal whose arithmetic stays within 32 bits."""
-BOUNDARY_CODES = {"count": 0, "circular": 1, "reflect": 2, "replicate": 3}
 SMALL_SHARE = 8
 """A kernel's second form must serve this part of the samples to be worth launches of its own."""
 
@@ -35,27 +36,35 @@ class Launch:
 class Schedule:
     """Tables and launches for the signals of one dtype."""
 
-    double: bool
     table: NDArray[np.int64]
     coefficients: NDArray[Any]
     workspace: int
     borders: int
     launches: list[Launch]
-    radius: int = 0
 
 
-def strategy_of(spec: FilterSpec, d: int, index: int, double: bool) -> str:
+def numbers_of(spec: FilterSpec, d: int, index: int) -> Numbers | None:
+    """What a signal of ``d`` samples loses, ``None`` for the identity."""
+    parameters = spec.kind.parameters(spec, (d,), index) if d else None
+    return None if parameters is None else spec.kind.numbers(parameters, d, spec)
+
+
+def removed_by(wanted: Numbers) -> Array:
+    """What is taken out of the first bins, up to the last of which something is."""
+    assert not isinstance(wanted, LocalAverage)
+    return np.trim_zeros(wanted.removed, "b")
+
+
+def strategy_of(wanted: Numbers | None, d: int, double: bool) -> str:
     """``identity``, ``means``, ``detrend``, ``band`` or ``stacked`` (PyTorch, by length)."""
-    if d == 0 or spec.kind.parameters(spec, (d,), index) is None:
-        return "identity"
-    if d > MAX_LENGTH:
-        return "stacked"
-    if spec.method == "centralize":
-        return "means"
-    if spec.method != "fft":
+    if wanted is None or d > MAX_LENGTH:
+        return "identity" if wanted is None else "stacked"
+    if isinstance(wanted, LocalAverage):
         return "detrend"
-    grid = plan_grid(d, spec.cutoff(d, index), double)
-    return "band" if grid is not None else "stacked"
+    removed = removed_by(wanted)
+    if len(removed) == 1 and removed[0] == 1:
+        return "means"
+    return "band" if plan_grid(d, len(removed), double) is not None else "stacked"
 
 
 @dataclass
@@ -103,11 +112,38 @@ def _programs(rows: Iterable[dict[str, int]]) -> NDArray[np.int32]:
     return np.array([[row.get(n, 0) for n in fields.NAMES] for row in rows], dtype=np.int32)
 
 
+@dataclass
+class _Job:
+    """A signal, what it loses, and the numbers that all its programs share."""
+
+    signal: Signal
+    wanted: Numbers
+    strategy: str
+    key: Hashable
+    row: dict[str, int]
+
+
 def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
     """The schedule for signals whose strategy is not ``identity`` or ``stacked``."""
     longest_first = sorted(signals, key=lambda signal: -signal.d)
-    builders = {"fft": _build_fft, "centralize": _build_means}
-    return builders.get(spec.method, _build_detrend)(longest_first, spec, double)
+    pool, room, borders = _Pool(), _Room(), _Room()
+    jobs: dict[str, list[_Job]] = {"band": [], "means": [], "detrend": []}
+    for position, signal in enumerate(longest_first):
+        wanted = numbers_of(spec, signal.d, signal.index)
+        assert wanted is not None
+        row = {"SLOT": signal.index, "LAYOUT": position, "CELLS": signal.d}
+        row["PLAIN"] = int(not signal.strided)
+        key = (signal.d, spec.kind.parameters(spec, (signal.d,), signal.index))
+        strategy = strategy_of(wanted, signal.d, double)
+        jobs[strategy].append(_Job(signal, wanted, strategy, key, row))
+    launches = _band(jobs["band"], pool, room, double) if jobs["band"] else []
+    if jobs["means"]:
+        sizes = targets.sizes_of("subtract_means", double)
+        launches.append(Launch("subtract_means", _programs(j.row for j in jobs["means"]), sizes))
+    if jobs["detrend"]:
+        launches += _detrend(jobs["detrend"], spec.boundary, pool, borders, double)
+    table = _layouts(longest_first)
+    return Schedule(table, pool.array(double), room.length, borders.length, launches)
 
 
 @dataclass
@@ -115,6 +151,8 @@ class _Planned:
     """A signal with its grid, and the numbers that its programs share."""
 
     grid: Grid
+    gains: Array
+    key: Hashable
     hop: int
     width: int
     row: dict[str, int]
@@ -149,23 +187,25 @@ def _width(grid: Grid) -> int:
     return grid.window.width if grid.window else targets.SHORT_WINDOW
 
 
-def _build_fft(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
-    pool, room = _Pool(), _Room()
+def _band(jobs: Sequence[_Job], pool: _Pool, room: _Room, double: bool) -> list[Launch]:
+    removed = [removed_by(job.wanted) for job in jobs]
     grids = []
-    for signal in signals:
-        grid = plan_grid(signal.d, spec.cutoff(signal.d, signal.index), double)
+    for job, bins in zip(jobs, removed, strict=True):
+        grid = plan_grid(job.signal.d, len(bins), double)
         assert grid is not None, "only signals with a grid are built"
         grids.append(grid)
     longest = max(1 << max(grid.log_rows, grid.log_middle) for grid in grids)
     pool.add(("roots",), partial(numbers.roots, longest))
     hops = _kernel_hops(grids)
     lanes = targets.lanes_of(any(grid.log_rows == WIDE_LINE for grid in grids))
-    planned = []
-    for position, (signal, grid) in enumerate(zip(signals, grids, strict=True)):
-        width = _width(grid)
-        hop = hops[grid.hop, width]
-        planned.append(_plan(signal, position, grid, hop, width, pool, room))
-
+    gains = {
+        job.key: numbers.gains(grid, bins)
+        for job, grid, bins in zip(jobs, grids, removed, strict=True)
+    }
+    planned = [
+        _plan(job, grid, gains[job.key], hops[grid.hop, _width(grid)], pool, room)
+        for job, grid in zip(jobs, grids, strict=True)
+    ]
     by_form: dict[tuple[int, int], list[_Planned]] = {}
     for item in planned:
         by_form.setdefault((item.hop, item.width), []).append(item)
@@ -176,26 +216,20 @@ def _build_fft(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Sch
     launches.append(_solve(planned, pool, lanes))
     if split:
         launches.append(_middle(split, pool, inverse=True))
-    launches += [_interpolate(items, pool, *form) for form, items in by_form.items()]
-    return Schedule(double, _layouts(signals), pool.array(double), room.length, 0, launches)
+    return launches + [_interpolate(items, pool, *form) for form, items in by_form.items()]
 
 
-def _plan(
-    signal: Signal, position: int, grid: Grid, hop: int, width: int, pool: _Pool, room: _Room
-) -> _Planned:
+def _plan(job: _Job, grid: Grid, gains: Array, hop: int, pool: _Pool, room: _Room) -> _Planned:
     """Places of the grid, of its transform and of what comes back.
 
     The coarse cells that ``interpolate`` forms take the place of what is no longer needed: the
     grid, or the transform where the lines are split and the grid's place is taken already.
     """
-    cells = grid.cells
+    cells, width = grid.cells, _width(grid)
     tiles = 4 * targets.rows_of(hop)
     formed = -(-cells // (tiles - width)) * tiles
-    plain = not signal.strided and hop == grid.hop and cells >= width
-    row = {
-        "SLOT": signal.index,
-        "LAYOUT": position,
-        "PLAIN": int(plain),
+    row = job.row | {
+        "PLAIN": int(not job.signal.strided and hop == grid.hop and cells >= width),
         "CELLS": cells,
         "HOP": grid.hop,
         "COLUMNS": grid.columns,
@@ -212,7 +246,7 @@ def _plan(
     else:
         row["GRID"] = scratch = room.take(max(cells, formed))
         row["BACK"] = room.take(cells)
-    return _Planned(grid, hop, width, row, scratch)
+    return _Planned(grid, gains, job.key, hop, width, row, scratch)
 
 
 def _spread(items: Sequence[_Planned], hop: int, width: int) -> Launch:
@@ -239,18 +273,17 @@ def _middle(items: Sequence[_Planned], pool: _Pool, inverse: bool) -> Launch:
 def _solve(items: Sequence[_Planned], pool: _Pool, lanes: int) -> Launch:
     rows = []
     for item in items:
-        grid = item.grid
-        key = (grid.d, grid.cutoff, grid.hop)
+        grid, gains = item.grid, item.gains
         if grid.circulant:
-            matrix = pool.add(("circulant", *key), partial(numbers.circulant, grid))
+            matrix = pool.add(("circulant", item.key), partial(numbers.circulant, grid, gains))
             rows += item.programs(range(0, grid.cells, lanes), MATRIX=matrix)
             continue
         matrix = pool.add(("forward", grid.columns), partial(numbers.columns_forward, grid.columns))
         lines = (grid.columns // 2 + 1) << grid.log_middle
         for first in range(0, lines, 8 * lanes >> grid.log_rows):
             turns = pool.add(
-                ("lines", *key, first),
-                partial(numbers.line_tables, grid, first, lanes),
+                ("lines", item.key, first),
+                partial(numbers.line_tables, grid, gains, first, lanes),
             )
             rows += item.programs([first], MATRIX=matrix, TURNS=turns)
     return Launch("solve", _programs(rows), {"LANES": lanes})
@@ -271,78 +304,34 @@ def _interpolate(items: Sequence[_Planned], pool: _Pool, hop: int, width: int) -
     return Launch("interpolate", _programs(rows), sizes)
 
 
-def _build_means(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
-    rows = [
-        {
-            "SLOT": signal.index,
-            "LAYOUT": position,
-            "PLAIN": int(not signal.strided),
-            "FIRST": first,
-            "COLUMNS": signal.group,
-        }
-        for position, signal in enumerate(signals)
-        for first in range(0, signal.d, signal.group)
-    ]
-    launch = Launch("subtract_means", _programs(rows), targets.sizes_of("subtract_means", double))
-    return Schedule(double, _layouts(signals), np.zeros(16), 0, 0, [launch])
-
-
-def _build_detrend(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
-    pool = _Pool()
-    weights = [_weights(spec, signal, pool) for signal in signals]
-    radii = [length // 2 for _, length in weights]
+def _detrend(
+    jobs: Sequence[_Job], boundary: str, pool: _Pool, borders: _Room, double: bool
+) -> list[Launch]:
+    averages = [job.wanted for job in jobs if isinstance(job.wanted, LocalAverage)]
     sizes = targets.sizes_of("subtract_smooth", double)
-    lines = 64 if max(radii) <= 16 else 128
+    lines = 64 if max(average.radius for average in averages) <= 16 else 128
     tile = lines * sizes["LINE"]
     span = targets.sizes_of("save_borders", double)["SPAN"]
+    saved = any(job.signal.d > tile for job in jobs)
     copies, filters = [], []
-    borders = 0
-    saved = any(signal.d > tile for signal in signals)
-    for position, signal in enumerate(signals):
-        taps, radius = weights[position][0], radii[position]
-        tiles = -(-signal.d // tile)
-        row = {
-            "SLOT": signal.index,
-            "LAYOUT": position,
-            "PLAIN": int(not signal.strided),
-            "CELLS": signal.d,
-            "COLUMNS": radius,
+    for job, average in zip(jobs, averages, strict=True):
+        tiles = -(-job.signal.d // tile)
+        items = (tiles + 1) * 2 * average.radius if saved else 0
+        row = job.row | {
+            "COLUMNS": average.radius,
             "BIN": tiles,
-            "GRID": borders,
-            "TAPS": taps,
+            "GRID": borders.take(items),
+            "TAPS": pool.add(("weights", job.key), partial(numbers.weights, average)),
         }
         filters += [row | {"FIRST": index} for index in range(tiles)]
-        if saved:
-            items = (tiles + 1) * 2 * radius
-            copies += [row | {"FIRST": first} for first in range(0, items, span)]
-            borders += items
-    boundary = {"BOUNDARY": BOUNDARY_CODES[spec.boundary]}
+        copies += [row | {"FIRST": first} for first in range(0, items, span)]
+    code = BOUNDARIES.index(boundary)
     launches = []
     if copies:
-        save = {**boundary, "TILE": tile, "SPAN": span}
+        save = {"BOUNDARY": code, "TILE": tile, "SPAN": span}
         launches.append(Launch("save_borders", _programs(copies), save))
     if saved:
         # What lies outside was saved by then: only the division by counted weights is left.
-        boundary = {"BOUNDARY": min(boundary["BOUNDARY"], BOUNDARY_CODES["circular"])}
-    sizes = {**sizes, **boundary, "LINES": lines, "SAVED": saved}
-    launches.append(Launch("subtract_smooth", _programs(filters), sizes))
-    table = _layouts(signals)
-    return Schedule(double, table, pool.array(double), 0, borders, launches, max(radii))
-
-
-def _weights(spec: FilterSpec, signal: Signal, pool: _Pool) -> tuple[int, int]:
-    """Offset and number of a signal's smoothing weights; their running sums follow them."""
-    if spec.method == "lap":
-        window = spec.window_of(signal.d, signal.index)
-        assert window is not None
-        if spec.boundary == "count":
-            window = min(window, 2 * signal.d - 1)
-        weights = numbers.box_weights(window)
-        key: tuple = ("lap", window)
-    else:
-        sigma = spec.sigma_of(signal.d, signal.index)
-        assert sigma is not None
-        weights = numbers.gaussian_weights(sigma)
-        key = ("gaussian", sigma)
-    sums = np.concatenate([[0.0], np.cumsum(weights)])
-    return pool.add(key, lambda: np.concatenate([weights, sums])), len(weights)
+        code = min(code, BOUNDARIES.index("circular"))
+    sizes = {**sizes, "BOUNDARY": code, "LINES": lines, "SAVED": saved}
+    return [*launches, Launch("subtract_smooth", _programs(filters), sizes)]

@@ -23,6 +23,7 @@ from specgrad_kernels.backends.triton.butterflies import (
     load8,
     scale8,
     store8,
+    sum8,
     turn8,
     turn_all,
     turn_by_roots,
@@ -37,6 +38,23 @@ def _zeros8(LANES: tl.constexpr, REAL: tl.constexpr):
 
 
 @triton.jit
+def _add_columns(
+    r, i, grid, cosines, sines, bins, row, step, mask, LANES: tl.constexpr, COUNT: tl.constexpr
+):
+    """Some columns, summed on their own first: a long sum of equal terms would lose more."""
+    some_r = _zeros8(LANES, r[0].dtype)
+    some_i = _zeros8(LANES, r[0].dtype)
+    for _ in tl.static_range(COUNT):
+        value = load8(grid, step, mask)
+        some_r = add8(some_r, value, tl.load(cosines, mask, 0.0))
+        some_i = add8(some_i, value, tl.load(sines, mask, 0.0))
+        grid += row
+        cosines += bins
+        sines += bins
+    return sum8(r, some_r), sum8(i, some_i), grid, cosines, sines
+
+
+@triton.jit
 def _transform_columns(
     grid, cosines, sines, columns, bins, row, step, mask, LANES: tl.constexpr, REAL: tl.constexpr
 ):
@@ -44,40 +62,32 @@ def _transform_columns(
     r = _zeros8(LANES, REAL)
     i = _zeros8(LANES, REAL)
     for _ in range(columns // 3):
-        for _ in tl.static_range(3):
-            value = load8(grid, step, mask)
-            r = add8(r, value, tl.load(cosines, mask, 0.0))
-            i = add8(i, value, tl.load(sines, mask, 0.0))
-            grid += row
-            cosines += bins
-            sines += bins
+        r, i, grid, cosines, sines = _add_columns(
+            r, i, grid, cosines, sines, bins, row, step, mask, LANES, 3
+        )
     for _ in range(columns % 3):
-        value = load8(grid, step, mask)
-        r = add8(r, value, tl.load(cosines, mask, 0.0))
-        i = add8(i, value, tl.load(sines, mask, 0.0))
-        grid += row
-        cosines += bins
-        sines += bins
+        r, i, grid, cosines, sines = _add_columns(
+            r, i, grid, cosines, sines, bins, row, step, mask, LANES, 1
+        )
     return r, i
 
 
 @triton.jit
 def _circulant(grid, kernel, cell, cells, known, LANES: tl.constexpr, REAL: tl.constexpr):
     """One row of the circulant matrix for each lane. Four sums: shorter ones lose less."""
-    sum0 = tl.zeros([LANES], REAL)
-    sum1 = tl.zeros([LANES], REAL)
-    sum2 = tl.zeros([LANES], REAL)
-    sum3 = tl.zeros([LANES], REAL)
+    zero = tl.zeros([LANES], REAL)
+    sums = [zero for _ in (0, 1, 2, 3)]
     kernel += cell + cells - 1
     quarters = cells // 4 * 4
     for start in range(0, quarters, 4):
-        sum0 += tl.load(grid + start) * tl.load(kernel - start, known, 0.0)
-        sum1 += tl.load(grid + start + 1) * tl.load(kernel - start - 1, known, 0.0)
-        sum2 += tl.load(grid + start + 2) * tl.load(kernel - start - 2, known, 0.0)
-        sum3 += tl.load(grid + start + 3) * tl.load(kernel - start - 3, known, 0.0)
+        sums = [
+            sums[k] + tl.load(grid + start + k) * tl.load(kernel - start - k, known, 0.0)
+            for k in (0, 1, 2, 3)
+        ]
+    rest = zero
     for start in range(quarters, cells):
-        sum0 += tl.load(grid + start) * tl.load(kernel - start, known, 0.0)
-    return (sum0 + sum1) + (sum2 + sum3)
+        rest += tl.load(grid + start) * tl.load(kernel - start, known, 0.0)
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest
 
 
 @triton.jit

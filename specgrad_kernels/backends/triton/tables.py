@@ -19,7 +19,7 @@ from specgrad_kernels.backends.triton import (
     targets,
 )
 from specgrad_kernels.backends.triton.signals import Signal, can_walk, signals_of
-from specgrad_kernels.layout import signal_length, signal_shape
+from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
 
 KERNELS: dict[str, Any] = {
@@ -108,22 +108,20 @@ class Tables:
         self.copied: list[int] = []
         by_dtype: dict[torch.dtype, list[Signal]] = {}
         for index, grad in enumerate(grads):
-            group = math.prod(signal_shape(grad.shape, spec))
-            strategy = schedule.strategy_of(spec, group, index, is_double(grad.dtype))
+            shape = signal_shape(grad.shape, spec)
+            d, stack_dims = math.prod(shape), grad.dim() - len(shape)
+            wanted = schedule.numbers_of(spec, d, index)
+            strategy = schedule.strategy_of(wanted, d, is_double(grad.dtype))
             if strategy == "identity" or grad.numel() == 0:
                 continue
-            if signal_length(grad.shape, spec.batch_dims) > schedule.MAX_LENGTH:
-                strategy = "stacked"
             if strategy == "stacked":
                 self.stacked.append(index)
                 continue
             walked = grad
-            if not can_walk(grad, spec.batch_dims):
+            if not can_walk(grad, stack_dims):
                 self.copied.append(index)
                 walked = torch.empty(grad.shape, dtype=grad.dtype, device="meta")
-            by_dtype.setdefault(grad.dtype, []).extend(
-                signals_of(walked, index, spec.batch_dims, group)
-            )
+            by_dtype.setdefault(grad.dtype, []).extend(signals_of(walked, index, stack_dims))
         self.groups = [
             Group(schedule.build(signals, spec, is_double(dtype)), dtype, self.device)
             for dtype, signals in by_dtype.items()

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from specgrad_kernels.backends.triton import fields, report, schedule
+from specgrad_kernels.backends.triton import fields, schedule
+from specgrad_kernels.backends.triton.signals import plain_signal
 from specgrad_kernels.backends.triton.tables import KERNELS
 from specgrad_kernels.spec import FilterSpec
 from triton_tools import model
@@ -177,7 +178,7 @@ CASES = (
 @cache
 def plan_of(*lengths: int) -> schedule.Schedule:
     """The float32 schedule of contiguous layers."""
-    signals = [report.plain_signal(length, index) for index, length in enumerate(lengths)]
+    signals = [plain_signal(length, index) for index, length in enumerate(lengths)]
     return schedule.build(signals, FilterSpec(), double=False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -45,9 +44,7 @@ def execute(
     signals = [
         signal
         for index, grad in enumerate(grads)
-        for signal in signals_of(
-            grad, index, spec.batch_dims, math.prod(signal_shape(grad.shape, spec))
-        )
+        for signal in signals_of(grad, index, grad.dim() - len(signal_shape(grad.shape, spec)))
     ]
     plan = schedule.build(signals, spec, double)
     real = torch.float64 if double else torch.float32

@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from specgrad_kernels.backends.triton import schedule, tables, targets
-from specgrad_kernels.backends.triton.report import plain_signal
+from specgrad_kernels.backends.triton.signals import plain_signal
 from specgrad_kernels.spec import FilterSpec
 
 TARGETS = {f"sm_{number}": GPUTarget("cuda", number, 32) for number in (80, 86, 89, 90, 100, 120)}
