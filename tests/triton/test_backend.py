@@ -163,7 +163,7 @@ def test_detrend_is_named_with_its_radius():
 def test_describe_counts_launches(monkeypatch):
     model = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3), torch.nn.Conv2d(16, 16, 3))
     plan = FilterPlan.for_model(model)
-    monkeypatch.setattr("specgrad_kernels.program.choose", lambda *arguments: triton)
+    monkeypatch.setattr(FilterPlan, "_backend", triton)
     assert plan.describe().endswith("4,608 weights, fft on triton, 3 launches")
 
 

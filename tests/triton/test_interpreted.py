@@ -1,4 +1,4 @@
-"""Runs every file of ``interpreted/`` in a process of its own, with the interpreter switched on."""
+"""Runs ``interpreted/`` in two processes of its own, with the interpreter switched on."""
 
 import os
 import subprocess
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent / "interpreted"
+FILES = sorted((Path(__file__).parent / "interpreted").glob("test_*.py"))
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("test_*.py")))
-def test_with_interpreter(name):
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", FOLDER / name]
+@pytest.mark.parametrize("half", [0, 1])
+def test_with_interpreter(half):
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, *FILES[half::2]], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -102,13 +102,13 @@ class Grid:
     def error(self) -> float:
         """Bound of the relative l2 error: aliases of the window, and rounding.
 
-        A constant is the worst for sums of equal terms, one after the other: of 20,000 constants
-        the worst lost half of what is promised for 9 columns, and two thirds for 18.
+        A constant is the worst, for sums of equal terms one after the other: of 20,000 constants
+        the worst lost half of what is promised.
         """
-        terms = self.cells / 4 if self.circulant else self.columns / 3
+        terms = self.cells / 16 if self.circulant else self.columns
         aliasing = self.window.aliasing if self.window else 0.0
         enlarged = self.window.amplification if self.window else 1.0
-        return aliasing + design.rounding(self.double, enlarged + 0.25 * math.sqrt(terms))
+        return aliasing + design.rounding(self.double, enlarged + 0.5 * math.sqrt(terms))
 
     def describe(self) -> str:
         """The factors, as ``FilterPlan.describe()`` shows them."""

@@ -23,7 +23,6 @@ from specgrad_kernels.backends.triton.butterflies import (
     load8,
     scale8,
     store8,
-    sum8,
     turn8,
     turn_all,
     turn_by_roots,
@@ -38,20 +37,15 @@ def _zeros8(LANES: tl.constexpr, REAL: tl.constexpr):
 
 
 @triton.jit
-def _add_columns(
-    r, i, grid, cosines, sines, bins, row, step, mask, LANES: tl.constexpr, COUNT: tl.constexpr
-):
-    """Some columns, summed on their own first: a long sum of equal terms would lose more."""
-    some_r = _zeros8(LANES, r[0].dtype)
-    some_i = _zeros8(LANES, r[0].dtype)
+def _add_columns(r, i, grid, cosines, sines, bins, row, step, mask, COUNT: tl.constexpr):
     for _ in tl.static_range(COUNT):
         value = load8(grid, step, mask)
-        some_r = add8(some_r, value, tl.load(cosines, mask, 0.0))
-        some_i = add8(some_i, value, tl.load(sines, mask, 0.0))
+        r = add8(r, value, tl.load(cosines, mask, 0.0))
+        i = add8(i, value, tl.load(sines, mask, 0.0))
         grid += row
         cosines += bins
         sines += bins
-    return sum8(r, some_r), sum8(i, some_i), grid, cosines, sines
+    return r, i, grid, cosines, sines
 
 
 @triton.jit
@@ -63,11 +57,11 @@ def _transform_columns(
     i = _zeros8(LANES, REAL)
     for _ in range(columns // 3):
         r, i, grid, cosines, sines = _add_columns(
-            r, i, grid, cosines, sines, bins, row, step, mask, LANES, 3
+            r, i, grid, cosines, sines, bins, row, step, mask, 3
         )
     for _ in range(columns % 3):
         r, i, grid, cosines, sines = _add_columns(
-            r, i, grid, cosines, sines, bins, row, step, mask, LANES, 1
+            r, i, grid, cosines, sines, bins, row, step, mask, 1
         )
     return r, i
 
@@ -84,10 +78,10 @@ def _circulant(grid, kernel, cell, cells, known, LANES: tl.constexpr, REAL: tl.c
             sums[k] + tl.load(grid + start + k) * tl.load(kernel - start - k, known, 0.0)
             for k in (0, 1, 2, 3)
         ]
-    rest = zero
+    first = sums[0]
     for start in range(quarters, cells):
-        rest += tl.load(grid + start) * tl.load(kernel - start, known, 0.0)
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest
+        first += tl.load(grid + start) * tl.load(kernel - start, known, 0.0)
+    return (first + sums[1]) + (sums[2] + sums[3])
 
 
 @triton.jit
