@@ -29,19 +29,19 @@ def _subtract(
     samples = samples_at(address, ELEMENT, WIDE)
     block = tl.arange(0, BLOCK)
     if WIDE:
-        count = tl.multiple_of(count, 16)
+        count = count // 16 * 16  # which it is: this tells the compiler
     total = tl.zeros([BLOCK], REAL)
     for start in range(0, count, BLOCK):
         n = start + block
         place = samples + n if WIDE else samples + offset_of(n, layout)
-        total += tl.load(place, mask=n < count, other=0.0).to(REAL)
+        total += tl.load(place, mask=start + block < count, other=0.0).to(REAL)
     # The sum waits for every warp's loads: none of them is overtaken by a store.
     mean = tl.sum(total, 0) / count
     for start in range(0, count, BLOCK):
         n = start + block
         place = samples + n if WIDE else samples + offset_of(n, layout)
-        value = tl.load(place, mask=n < count, other=0.0).to(REAL)
-        tl.store(place, (value - mean).to(ELEMENT), mask=n < count)
+        value = tl.load(place, mask=start + block < count, other=0.0).to(REAL)
+        tl.store(place, (value - mean).to(ELEMENT), mask=start + block < count)
 
 
 @triton.jit
