@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -220,3 +223,20 @@ def _build(
     )
     check_classes(str(path), train.y, test.y)
     return built
+
+
+def load_by(loader: Callable[..., Any], name: str, options: dict[str, Any]) -> Dataset:
+    """What a function of the user's returns: arrays as in an npz file, as a dictionary."""
+    try:
+        arrays = loader(**options)
+    except Exception as error:  # whatever a loader of one's own raises
+        raise DataError(
+            f"dataset {name!r} failed: {type(error).__name__}: {error}", traceback.format_exc()
+        ) from error
+    needed = ("x_train", "y_train", "x_test", "y_test")
+    if not isinstance(arrays, dict) or any(key not in arrays for key in needed):
+        raise DataError(
+            f"dataset {name!r} returned {type(arrays).__name__}; return a dictionary with the "
+            f"arrays {', '.join(needed)}"
+        )
+    return from_arrays(Path(name.replace(":", ".")), {k: np.asarray(v) for k, v in arrays.items()})

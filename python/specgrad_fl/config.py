@@ -80,9 +80,7 @@ class Config:
         "images:FOLDER or module:loader",
     )
     data_root: str = setting(
-        "",
-        "folder of the data sets; by default $SPECGRAD_DATA, or ./data",
-        execution=True,
+        "", "folder of the data sets; by default $SPECGRAD_DATA, or ./data", execution=True
     )
     data_options: Options = setting({}, "options of the data set, as key=value")
     partition: str = setting(
@@ -134,16 +132,14 @@ class Config:
         "does not name takes `ratio`, and 0 leaves a layer alone",
     )
     filter_options: Options = filter_setting(
-        {},
-        "options of the filter, as key=value, such as window=25 or lap.window=25",
+        {}, "options of the filter, as key=value, such as window=25 or lap.window=25"
     )
     filter_select: str = filter_setting(
         "auto", "filtered layers: auto, a preset or a regular expression"
     )
     filter_order: str = filter_setting("", "flattening order of a filtered tensor, such as 0231")
     filter_backend: str = filter_setting(
-        "auto",
-        "kernel backend, or `loop`: torch.fft layer by layer, for comparison",
+        "auto", "kernel backend, or `loop`: torch.fft layer by layer, for comparison"
     )
 
     rounds: int = setting(30, "communication rounds", low=1)
@@ -236,14 +232,9 @@ class Config:
         choices=("local", "flower"),
         execution=True,
     )
-    nodes: int = flower_setting(
-        3,
-        "SuperNodes that `engine flower` starts on this machine",
-        low=1,
-    )
+    nodes: int = flower_setting(3, "SuperNodes that `engine flower` starts on this machine", low=1)
     superlink: str = flower_setting(
-        "",
-        "HOST:PORT of a SuperLink to join, instead of starting one here",
+        "", "HOST:PORT of a SuperLink to join, instead of starting one here"
     )
     tls_ca: str = flower_setting(
         "",
@@ -254,20 +245,14 @@ class Config:
         False,
         "a loopback port that other users of this machine reach, or no TLS to the SuperLink there",
     )
-    min_clients: int = flower_setting(
-        1,
-        "a round on Flower with fewer answers is repeated",
-        low=1,
-    )
+    min_clients: int = flower_setting(1, "a round on Flower with fewer answers is repeated", low=1)
     client_timeout: float = flower_setting(
         600.0,
         "seconds a round on Flower waits before it leaves out the clients that did not answer",
         low=0.1,
     )
     join_timeout: float = flower_setting(
-        300.0,
-        "seconds to wait for the nodes of all clients at the start",
-        low=0.1,
+        300.0, "seconds to wait for the nodes of all clients at the start", low=0.1
     )
 
     def __post_init__(self) -> None:

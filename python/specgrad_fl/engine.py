@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from specgrad_data import Dataset
@@ -63,16 +62,6 @@ def evaluates(config: Config, done: int) -> bool:
         or done > config.rounds - config.eval_tail
         or done % config.eval_every == 0
     )
-
-
-@dataclass(frozen=True)
-class Split:
-    """Wall-clock seconds of a round's parts, and the clients' time summed over workers."""
-
-    total: float
-    train: float
-    aggregate: float
-    evaluate: float
 
 
 class Engine:
@@ -232,13 +221,13 @@ class Engine:
         scores = self._scores(number + 1)
         evaluated = time.perf_counter()
         self._keep_best(number + 1, scores)
-        split = Split(
-            total=time.perf_counter() - begun,
-            train=trained - begun,
-            aggregate=aggregated - trained,
-            evaluate=evaluated - aggregated,
-        )
-        return self._record(number, lr, clients, reports, scores, split)
+        seconds = {
+            "round": time.perf_counter() - begun,
+            "train": trained - begun,
+            "aggregate": aggregated - trained,
+            "evaluate": evaluated - aggregated,
+        }
+        return self._record(number, lr, clients, reports, scores, seconds)
 
     def _check_finite(self, number: int, reports: list[Report]) -> None:
         for report in reports:
@@ -348,7 +337,7 @@ class Engine:
         clients: list[int],
         reports: list[Report],
         scores: Record,
-        split: Split,
+        seconds: dict[str, float],
     ) -> Record:
         vector = 4 * self.flat.size * len(clients)
         payload = 4 * self.flat.buffer_size * len(clients)
@@ -367,10 +356,7 @@ class Engine:
         return record | {
             "time": time.time(),
             "seconds": {
-                "round": split.total,
-                "train": split.train,
-                "aggregate": split.aggregate,
-                "evaluate": split.evaluate,
+                **seconds,
                 "client_compute": busy - filtering,
                 "client_filter": filtering,
             },

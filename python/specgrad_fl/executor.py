@@ -51,8 +51,8 @@ class Executor(Protocol):
     processes: int
 
     def start(self) -> None:
-        """Start what trains the clients."""
-        ...
+        """Start what trains the clients, where that is not here already."""
+        return
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
         """Train every client from the board's weights; reports in the order of ``clients``.
@@ -63,7 +63,7 @@ class Executor(Protocol):
 
     def remarks(self) -> dict[str, Any]:
         """What the record of the last round should say besides."""
-        ...
+        return {}
 
     def score(self, part: str = "test") -> Score:
         """Evaluate the board's scored model on all samples of ``test`` or ``held_out``."""
@@ -71,11 +71,11 @@ class Executor(Protocol):
 
     def memory(self) -> list[float]:
         """Peak memory of each process besides this one, in MiB."""
-        ...
+        return []
 
     def close(self) -> None:
         """Free processes and memory."""
-        ...
+        return
 
 
 def spans(count: int, size: int) -> list[tuple[int, int]]:
@@ -97,7 +97,7 @@ def summed(parts: Iterable[tuple[list[int], float]], count: int) -> Score:
     return Score(right, loss / count)
 
 
-class InProcess:
+class InProcess(Executor):
     """All clients one after the other, here."""
 
     processes = 1
@@ -108,9 +108,6 @@ class InProcess:
         self.board = Board(private(layout))
         self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
         self._batch = blueprint.config.eval_batch
-
-    def start(self) -> None:
-        """Everything is here already."""
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
         return [
@@ -123,24 +120,13 @@ class InProcess:
         scored = (self._runner.score(part, *span) for span in spans(count, self._batch))
         return summed(scored, count)
 
-    def remarks(self) -> dict[str, Any]:
-        return {}
 
-    def memory(self) -> list[float]:
-        return []
-
-    def close(self) -> None:
-        """Nothing to free."""
-
-
-class Workers:
+class Workers(Executor):
     """A pool of processes that share the arrays and the board through mapped files.
 
     The next free worker takes the next client, largest first. Which worker trains a client has no
     influence on its result.
     """
-
-    board: Board
 
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], layout: Layout, processes: int
@@ -197,9 +183,6 @@ class Workers:
         orders = [{"score": [part, *span]} for span in spans(count, self._config.eval_batch)]
         self._pool.spread(orders, lambda index, _, reply: parts.__setitem__(index, reply["value"]))
         return summed((parts[index] for index in range(len(orders))), count)
-
-    def remarks(self) -> dict[str, Any]:
-        return {}
 
     def memory(self) -> list[float]:
         return list(self._memory)

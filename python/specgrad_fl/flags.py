@@ -1,4 +1,4 @@
-"""Flags of the commands: one for each setting, ``key=value`` options, and lists ``a,b``."""
+"""Commands and their flags: one for each setting, options as ``key=value``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from specgrad_fl.config import FIELDS, SUBJECTS, Config, read_ratios, read_toml
 from specgrad_fl.errors import ConfigError
 
 if TYPE_CHECKING:
     from specgrad_fl.progress import Watcher
-
-Item = TypeVar("Item", int, float)
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,48 +60,6 @@ class Commands:
         )  # fmt: skip
         parser.set_defaults(do=do, goes_on=goes_on)
         return parser
-
-
-def words(text: str) -> list[str]:
-    """Words, each once, without the spaces around them.
-
-    >>> words("fft, lap, fft")
-    ['fft', 'lap']
-    """
-    return list(dict.fromkeys(_parts(text)))
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def whole_numbers(text: str) -> list[int]:
-    """One or more whole numbers, each once.
-
-    >>> whole_numbers("0,10,0")
-    [0, 10]
-    """
-    return list(dict.fromkeys(_converted(text, int, "0,1,2")))
-
-
-def numbers(text: str) -> list[float]:
-    """One or more numbers.
-
-    >>> numbers("500,0.5")
-    [500.0, 0.5]
-    """
-    return _converted(text, float, "500,300")
-
-
-def _converted(text: str, convert: Callable[[str], Item], example: str) -> list[Item]:
-    refusal = argparse.ArgumentTypeError(f"{text!r} is no list such as {example}")
-    try:
-        found = [convert(part) for part in _parts(text)]
-    except ValueError:
-        raise refusal from None
-    if not found:
-        raise refusal
-    return found
 
 
 def add_settings(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import specgrad_data
 import torch
-from specgrad_data import DataError, Dataset, own
+from specgrad_data import Dataset, own
 from torch import Tensor
 
 from specgrad_fl import machine, methods, models
 from specgrad_fl.client import ClientRunner
-from specgrad_fl.config import Config, Options
+from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.filters import filter_plan
 from specgrad_fl.own_code import imported
@@ -58,29 +56,10 @@ def load_data(config: Config) -> Dataset:
     """The configured data set."""
     form, colon, _ = config.dataset.partition(":")
     if colon and form not in specgrad_data.OWN_LOADERS:
-        return _from_own_loader(config.dataset, config.data_options)
+        loader = imported("dataset", config.dataset)
+        return own.load_by(loader, config.dataset, config.data_options)
     root = Path(config.data_root) if config.data_root else None
     return specgrad_data.load(config.dataset, root, **config.data_options)
-
-
-def _from_own_loader(name: str, options: Options) -> Dataset:
-    """What ``module:loader`` returns: arrays as in an npz file, as a dictionary."""
-    loader = imported("dataset", name)
-    try:
-        arrays = loader(**options)
-    except Exception as error:  # whatever a loader of one's own raises
-        raise DataError(
-            f"dataset {name!r} failed: {type(error).__name__}: {error}", traceback.format_exc()
-        ) from error
-    needed = ("x_train", "y_train", "x_test", "y_test")
-    if not isinstance(arrays, dict) or any(key not in arrays for key in needed):
-        raise DataError(
-            f"dataset {name!r} returned {type(arrays).__name__}; return a dictionary with the "
-            f"arrays {', '.join(needed)}"
-        )
-    return own.from_arrays(
-        Path(name.replace(":", ".")), {k: np.asarray(v) for k, v in arrays.items()}
-    )
 
 
 def divide(config: Config, dataset: Dataset) -> Partition:
@@ -165,8 +144,8 @@ class Blueprint:
     def as_dict(self) -> dict[str, Any]:
         return {
             "config": self.config.as_dict(),
-            "kind": self.kind.as_dict(),
-            "inputs": dict(self.inputs.__dict__),
+            "kind": vars(self.kind),
+            "inputs": vars(self.inputs),
         }
 
     @staticmethod

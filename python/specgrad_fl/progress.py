@@ -148,29 +148,3 @@ def watcher(quiet: bool, label: str = "", as_json: bool = False) -> Watcher:
     if as_json:
         return Lines(sys.stdout, label)
     return Terminal(sys.stderr, label) if sys.stderr.isatty() else Plain(sys.stderr, label)
-
-
-class Status:
-    """What is being done: a live line on a terminal, a line every few seconds elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._begun = time.perf_counter()
-        self._next = 0.0
-
-    def __call__(self, text: str) -> None:
-        live = sys.stderr.isatty()
-        passed = time.perf_counter() - self._begun
-        if self._quiet or (not live and passed < self._next):
-            return
-        self._next = passed + SECONDS_BETWEEN_LINES
-        line = f"{clock(passed)}  {text}"
-        if live:
-            rewrite(sys.stderr, line)
-        else:
-            print(line, file=sys.stderr, flush=True)
-
-    def done(self) -> None:
-        """Clear the live line."""
-        if not self._quiet and sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[2K")

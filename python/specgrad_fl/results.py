@@ -20,25 +20,13 @@ from torch import Tensor, nn
 
 from specgrad_fl import models, storage
 from specgrad_fl.config import Config
-from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.errors import ConfigError, RunError
 from specgrad_fl.records import Record, flattened
 from specgrad_fl.runs import RunDirectory
 from specgrad_fl.samples import Format, prepared
 from specgrad_fl.vectors import FlatModel
 
 LAST = 10
-# what runs are compared by: its key in a summary, and what it is
-MEASURES = {
-    "last10": ("mean_last_10", "mean accuracy of the last ten rounds"),
-    "final": ("final_accuracy", "accuracy after the last round"),
-    "best": ("best_accuracy", "best accuracy of all rounds"),
-}
-
-
-def check_measure(name: str) -> None:
-    """Refuse a measure that does not exist."""
-    if name not in MEASURES:
-        raise ConfigError(f"there is no measure {name!r}; {suggest(name, MEASURES)}")
 
 
 def summarise(records: list[Record], config: Config) -> dict[str, Any]:

@@ -7,7 +7,7 @@ pads through its indices, and comes out as floats in ``channels_last`` order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,9 +27,6 @@ class Format:
     pad: int
     flip: bool
     channels_last: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @staticmethod
     def parse(fields: dict[str, Any]) -> Format:

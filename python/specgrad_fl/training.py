@@ -77,7 +77,7 @@ def begin(run: RunDirectory, config: Config) -> Dataset:
 def _about(config: Config, dataset: Dataset) -> Record:
     """What whoever uses the weights elsewhere must know of the model's inputs."""
     form = format_of(dataset, config.augment, config.channels_last)
-    return {"inputs": vars(inputs_of(dataset)), "format": form.as_dict()}
+    return {"inputs": vars(inputs_of(dataset)), "format": vars(form)}
 
 
 def resume(

@@ -16,11 +16,10 @@ from specgrad_fl.flags import (
     settings_of,
     warn_of_idle,
     watcher_of,
-    whole_numbers,
-    words,
 )
 
 from specgrad_study.diagnosis import arguments as diagnosis
+from specgrad_study.lists import whole_numbers, words
 from specgrad_study.paper import arguments as reproduction
 from specgrad_study.tuning import arguments as tuning
 

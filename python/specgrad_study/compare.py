@@ -12,7 +12,7 @@ from typing import Any
 
 from specgrad_fl import methods, storage
 from specgrad_fl.config import Config
-from specgrad_fl.errors import RunError
+from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.progress import Watcher
 from specgrad_fl.records import Record, csv_text
 from specgrad_fl.runs import RunDirectory
@@ -29,6 +29,20 @@ NOTHING: Vary = {}
 IDLE = "-"
 EACH_CLIENT = "client_accuracies"
 REPORT = ("compare.json", "compare.csv", "compare.png", "compare-clients.png")
+
+
+# what runs are compared by: its key in a summary, and what it is
+MEASURES = {
+    "last10": ("mean_last_10", "mean accuracy of the last ten rounds"),
+    "final": ("final_accuracy", "accuracy after the last round"),
+    "best": ("best_accuracy", "best accuracy of all rounds"),
+}
+
+
+def check_measure(name: str) -> None:
+    """Refuse a measure that does not exist."""
+    if name not in MEASURES:
+        raise ConfigError(f"there is no measure {name!r}; {suggest(name, MEASURES)}")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from specgrad_fl import pool, storage, training
 from specgrad_fl.config import Config
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.pool import NEWS, Message, Pool, WorkerDied
-from specgrad_fl.progress import Watcher, clock, rewrite
+from specgrad_fl.progress import SECONDS_BETWEEN_LINES, Watcher, clock, rewrite
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory, run_name
 
@@ -191,6 +191,32 @@ class FleetProgress:
         """Leave the live line."""
         if not self._quiet and sys.stderr.isatty() and self._played:
             sys.stderr.write("\n")
+
+
+class Status:
+    """What is being done: a live line on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._begun = time.perf_counter()
+        self._next = 0.0
+
+    def __call__(self, text: str) -> None:
+        live = sys.stderr.isatty()
+        passed = time.perf_counter() - self._begun
+        if self._quiet or (not live and passed < self._next):
+            return
+        self._next = passed + SECONDS_BETWEEN_LINES
+        line = f"{clock(passed)}  {text}"
+        if live:
+            rewrite(sys.stderr, line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        """Clear the live line."""
+        if not self._quiet and sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[2K")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specgrad_fl.flags import numbers, whole_numbers, words
+from specgrad_study.lists import numbers, whole_numbers, words
 
 HELP = """Show where in the spectrum clients disagree, and which layers to filter.
 

@@ -10,7 +10,6 @@ from typing import Any
 from specgrad_fl import storage
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.partition import Partition
-from specgrad_fl.progress import Status
 from specgrad_fl.runs import RunDirectory
 
 from specgrad_kernels import FilterSpec
@@ -18,6 +17,7 @@ from specgrad_kernels.spec import METHODS
 from specgrad_study.diagnosis import files, replay
 from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, changed
 from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text
+from specgrad_study.fleet import Status
 
 
 def tried(filters: list[str], orders: list[str]) -> dict[str, Changes]:

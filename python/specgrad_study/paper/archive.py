@@ -10,9 +10,9 @@ from typing import Any
 
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
-from specgrad_fl.results import MEASURES
 from specgrad_fl.runs import RunDirectory, run_name
 
+from specgrad_study.compare import MEASURES
 from specgrad_study.fleet import FAILURE, Job
 from specgrad_study.paper.numbers import Place
 from specgrad_study.paper.sources import Source

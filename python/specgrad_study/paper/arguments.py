@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specgrad_fl.flags import whole_numbers
+from specgrad_study.lists import whole_numbers
 
 DESCRIPTION = """Run the paper's experiments and set its numbers beside yours.
 

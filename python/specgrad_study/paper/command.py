@@ -10,11 +10,11 @@ from pathlib import Path
 
 from specgrad_fl.config import Config, read_toml
 from specgrad_fl.errors import RunError, suggest
-from specgrad_fl.progress import Status, clock
-from specgrad_fl.results import check_measure
+from specgrad_fl.progress import clock
 
 from specgrad_study import fleet
-from specgrad_study.fleet import FleetProgress, Job
+from specgrad_study.compare import check_measure
+from specgrad_study.fleet import FleetProgress, Job, Status
 from specgrad_study.paper import gather, registry, report, schedule
 from specgrad_study.paper.archive import Archive, Earlier
 from specgrad_study.paper.estimate import estimate

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
-from specgrad_fl.results import MEASURES
 
+from specgrad_study.compare import MEASURES
 from specgrad_study.paper.archive import Archive, Finished
 from specgrad_study.paper.claims import Claim
 from specgrad_study.paper.numbers import Place

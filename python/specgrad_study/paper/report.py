@@ -10,9 +10,9 @@ from pathlib import Path
 
 from specgrad_fl import machine, storage
 from specgrad_fl.config import to_toml
-from specgrad_fl.results import MEASURES
 from specgrad_fl.runs import RunDirectory, run_name
 
+from specgrad_study.compare import MEASURES
 from specgrad_study.paper import claims, document
 from specgrad_study.paper.claims import Interval, Verdict
 from specgrad_study.paper.document import Block, Bullets, Heading, Paragraph, Picture, Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specgrad_fl.flags import whole_numbers
+from specgrad_study.lists import whole_numbers
 
 DESCRIPTION = """Search a method's learning rate and own parameters without the filter, as the
 paper does: a grid, widened until the best setting has no better neighbour. Samples that every

@@ -15,10 +15,10 @@ from specgrad_fl import storage
 from specgrad_fl.config import Config, to_toml
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.methods import resolve_options
-from specgrad_fl.results import MEASURES, check_measure
 from specgrad_fl.runs import RunDirectory
 
 from specgrad_study import fleet
+from specgrad_study.compare import MEASURES, check_measure
 from specgrad_study.fleet import FleetProgress, Job
 from specgrad_study.tuning import grids
 from specgrad_study.tuning.picture import heat_map
