@@ -98,10 +98,6 @@ class Round:
         steps = (self.results - self.start) / -self.lr_sums[:, None].float()
         return torch.where(self.lr_sums[:, None] > 0, steps, without_step)
 
-    def delta(self, row: int) -> Tensor:
-        """What one client changed."""
-        return self.results[row] - self.start
-
 
 def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
     """The sum of ``weights[k] * rows[k]``, in double precision and in the order of the rows."""
