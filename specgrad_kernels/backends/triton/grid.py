@@ -103,7 +103,7 @@ class Grid:
         """Bound of the relative l2 error: aliases of the window, and rounding.
 
         A constant is the worst, for sums of equal terms one after the other: of 20,000 constants
-        the worst lost half of what is promised.
+        the worst lost less than two thirds of what is promised.
         """
         terms = self.cells / 16 if self.circulant else self.columns
         aliasing = self.window.aliasing if self.window else 0.0
