@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from specgrad_fl.progress import Watcher
     from specgrad_fl.runs import RunDirectory
 
-# releases that run the app, and the first that the conductor can start
-OLDEST, NEWEST, STARTED = (1, 28), (1, 42), (1, 41)
+# releases on which the app was run
+OLDEST, NEWEST = (1, 41), (1, 41)
 NAME = "specgrad"
 LOOPBACK = "127.0.0.1"
 LOOK_SECONDS, STATUS_SECONDS, OUTCOME_SECONDS = 0.2, 5.0, 2.0
@@ -125,15 +125,15 @@ class FlowerFiles:
         return False
 
 
-def check_installed(oldest: tuple[int, int] = OLDEST) -> None:
+def check_installed() -> None:
     """Refuse to go on without a Flower that is known to work."""
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError(
             f"engine 'flower' needs Flower, which is not installed; {installing('fl,flower')}"
         )
     found = metadata.version("flwr")
-    if not oldest <= tuple(map(int, found.split(".")[:2])) <= NEWEST:
-        low, high = (".".join(map(str, version)) for version in (oldest, NEWEST))
+    if not OLDEST <= tuple(map(int, found.split(".")[:2])) <= NEWEST:
+        low, high = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
         raise ConfigError(
             f"this works with Flower {low} to {high}, and {found} is installed; "
             f"pip install 'flwr>={low},<{NEWEST[0]}.{NEWEST[1] + 1}'"
@@ -142,7 +142,7 @@ def check_installed(oldest: tuple[int, int] = OLDEST) -> None:
 
 def check(config: Config) -> None:
     """Refuse settings that cannot work, before anything is written."""
-    check_installed(OLDEST if config.superlink else STARTED)
+    check_installed()
     if config.min_clients > config.active:
         raise ConfigError(
             f"min_clients is {config.min_clients} and active {config.active}; no round could "

@@ -44,10 +44,8 @@ def test_flower_is_not_installed(refused, monkeypatch):
 
 def test_another_flower_is_installed(refused, monkeypatch):
     monkeypatch.setattr(flower.metadata, "version", lambda name: "1.30.0")
-    assert "this works with Flower 1.41 to 1.42, and 1.30.0 is installed" in refused(*TRAIN)
-    monkeypatch.setattr(flower.metadata, "version", lambda name: "1.27.0")
-    message = refused("flower", "keys", "--host=a")
-    assert "this works with Flower 1.28 to 1.42, and 1.27.0 is installed" in message
+    for command in (TRAIN, ["flower", "keys", "--host=a"]):
+        assert "this works with Flower 1.41 to 1.41, and 1.30.0 is installed" in refused(*command)
 
 
 def test_nothing_is_written_before_a_refusal(refused, tmp_path):
