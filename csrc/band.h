@@ -13,6 +13,9 @@ static inline void spread_rows(const T* x, const T* taps, int64_t cells, T* y) {
   for (int64_t m = 0; m < cells; m += block) {
     const T* first = x + m * hop;
     Vec<T> sums[block] = {};
+    repeat<starts / kVectorsALine<T>>(SPECGRAD_EACH {
+      prefetch(first + kAhead<T> + index * kVectorsALine<T> * lanes);
+    });
     repeat<starts + Vectors - 1>(SPECGRAD_EACH {
       constexpr int i = index;
       const Vec<T> samples = load(first + i * lanes);
@@ -131,6 +134,9 @@ static inline void subtract_rows(T* x, int stride, const T* z, const T* spline, 
     T* first = x + i * stride;
     const T* cells = z + i * Step;
     Vec<T> sums[block];
+    repeat<block / kVectorsALine<T>>(SPECGRAD_EACH {
+      prefetch(first + kAhead<T> + index * kVectorsALine<T> * stride);
+    });
     repeat<block>(SPECGRAD_EACH { sums[index] = load(first + index * stride); });
     repeat<(block - 1) * Step + Offsets>(SPECGRAD_EACH {
       constexpr int c = index;

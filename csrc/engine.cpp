@@ -59,6 +59,14 @@ class JobList final : public Program {
       return a.filter->cost() > b.filter->cost();
     });
     for (const Job& job : jobs_) total_cost_ += job.filter->cost();
+    // Short jobs are taken together: neighbours in memory stay with one thread.
+    for (size_t i = 0; i < jobs_.size();) {
+      batches_.push_back(i);
+      for (double cost = 0; i < jobs_.size() && cost < kWorthTaking; ++i) {
+        cost += jobs_[i].filter->cost();
+      }
+    }
+    batches_.push_back(jobs_.size());
   }
 
   int64_t bytes() const override {
@@ -80,19 +88,21 @@ class JobList final : public Program {
                 Workspace& workspace) const {
     const int slots = total_cost_ < kWorthAThread ? 1 : std::max(threads, 1);
     if (static_cast<int>(workspace.slots.size()) < slots) workspace.slots.resize(slots);
-    size_t first_small = 0;
-    while (slots > 1 && first_small < jobs_.size() && is_large(jobs_[first_small], slots)) {
-      run_spread_out(jobs_[first_small++], data, slots, run_slots, workspace);
+    size_t large = 0;  // each of them a batch of its own
+    while (slots > 1 && large < jobs_.size() && is_large(jobs_[large], slots)) {
+      run_spread_out(jobs_[large++], data, slots, run_slots, workspace);
     }
-    std::atomic<size_t> next{first_small};
+    std::atomic<size_t> next{large};
     const auto take_jobs = [&](int slot) {
-      for (size_t i = next++; i < jobs_.size(); i = next++) {
-        run_alone(jobs_[i], data, workspace.slots[slot]);
+      for (size_t batch = next++; batch + 1 < batches_.size(); batch = next++) {
+        for (size_t i = batches_[batch]; i < batches_[batch + 1]; ++i) {
+          run_alone(jobs_[i], data, workspace.slots[slot]);
+        }
       }
     };
     if (slots == 1) {
       take_jobs(0);
-    } else if (first_small < jobs_.size()) {
+    } else if (large < jobs_.size()) {
       run_slots(slots, take_jobs);
     }
   }
@@ -100,6 +110,7 @@ class JobList final : public Program {
   // In the units of the cost model, some 50 microseconds: below it, waking a thread costs more
   // than it saves.
   static constexpr double kWorthAThread = 300000;
+  static constexpr double kWorthTaking = 12000;
 
   const Filter* filter_for(const FilterDesign& design, const TensorPlan& tensor) {
     if (design.d != tensor.signal.d || design.double_precision != (tensor.dtype == DType::f64)) {
@@ -214,6 +225,7 @@ class JobList final : public Program {
   bool refuse_nonfinite_;
   std::map<std::pair<int64_t, bool>, std::unique_ptr<Filter>> filters_;  // by design and `direct`
   std::vector<Job> jobs_;
+  std::vector<size_t> batches_;  // where in jobs_ each starts, and the end
   double total_cost_ = 0;
   mutable std::mutex disjoint_mutex_;
   mutable std::vector<int64_t> disjoint_places_;

@@ -47,6 +47,17 @@ static inline Vec<T> load(const T* p) {
   return *reinterpret_cast<const typename VectorOf<T>::loose*>(p);
 }
 
+// Asks for memory that will be needed; may lie beyond the end of what is there.
+template <class T>
+static SPECGRAD_INLINE void prefetch(const T* p) {
+  __builtin_prefetch(p);
+}
+// Numbers by which that runs ahead of a sweep, and vectors that one request covers.
+template <class T>
+constexpr int kAhead = 4096 / static_cast<int>(sizeof(T));
+template <class T>
+constexpr int kVectorsALine = 64 / SPECGRAD_VECTOR_BYTES;
+
 template <class T>
 static inline void store(T* p, Vec<T> v) {
   *reinterpret_cast<typename VectorOf<T>::loose*>(p) = v;

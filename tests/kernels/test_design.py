@@ -41,7 +41,9 @@ def test_alias_norm_bounds_the_operator_closely(d, cutoff, hop, width):
         assert bound <= 1.1 * exact
 
 
-@pytest.mark.parametrize(("d", "cutoff", "hop"), [(9216, 230, 8), (36864, 184, 32), (4608, 900, 2)])
+@pytest.mark.parametrize(
+    ("d", "cutoff", "hop"), [(9216, 230, 8), (9216, 115, 16), (36864, 184, 32), (4608, 900, 2)]
+)
 @pytest.mark.parametrize("width", [4, 6, 7, 8])
 def test_no_frequency_of_the_band_exceeds_the_norm(d, cutoff, hop, width):
     """Every bin, not a sample of them: peaks lie between any few."""
@@ -54,6 +56,14 @@ def test_no_frequency_of_the_band_exceeds_the_norm(d, cutoff, hop, width):
     exact = beside.max()
     bound = design.alias_norm(taps, hop, (cutoff - 1) / d)
     assert exact <= bound <= 1.2 * exact
+
+
+@pytest.mark.parametrize(("d", "cutoff"), [(2304, 57), (36864, 921), (36864, 100)])
+def test_a_mean_hardly_leaks(d, cutoff):
+    """It can be 10^4 times larger than all the rest, and its leaks with it."""
+    chosen = design.remove_low_band(d, np.ones(cutoff), False, lanes=8, strategy="band")
+    images = design.window_response(chosen.taps, np.arange(chosen.hop) / chosen.hop)
+    assert np.linalg.norm(images[1:]) <= 1e-8 * images[0]
 
 
 def test_a_soft_edge_is_removed_by_its_share():
