@@ -1,12 +1,7 @@
-"""Claims as differences between cells, and the rule that judges them.
+"""Claims as differences between cells, and the rule that judges them: see ``RULE``.
 
-The rule. A claim is a list of contrasts: weighted sums of a table's rows that should be positive,
-or stay within a margin. A contrast is taken seed by seed, from cells that share the seed and with
-it partition, initial weights and the draw of clients. Its mean over the n shared seeds has the 95 %
-interval of Student's distribution with n - 1 degrees of freedom. A claim is supported when the
-interval of every contrast lies on its side. It is contradicted when that of a single one lies
-on the other side, at a level divided by the number of contrasts, since one of many is found by
-chance more easily. Fewer than three seeds give a preliminary verdict that does not count.
+A contradiction needs a wider interval where a claim has many contrasts, since one of many is found
+by chance more easily.
 """
 
 from __future__ import annotations
