@@ -163,7 +163,7 @@ def _prepare(copy: RunDirectory, config: Config, source: RunDirectory | None, fi
         elif path.name != "lock":
             path.unlink()
     if source is not None and source.load_rounds() <= first:
-        for path in (source.last_path, source.metrics_path):
+        for path in (source.last_path, source.metrics_path, source.inputs_path):
             if path.is_file():
                 shutil.copy2(path, copy.path / path.name)
         if source.clients_path.is_dir():
