@@ -60,7 +60,7 @@ def test_a_refused_setting_ends_the_run_in_a_sentence(stock):
     number = stock.submit(Config(**SETTINGS), "refused", "--run-config", "method='fedporx'")
     ended = stock.ended(number)
     assert ended["status"] == "finished:failed"
-    assert "there is no method 'fedporx'; did you mean 'fedprox'?" in stock.log("superlink")
+    assert "there is no method 'fedporx'; did you mean 'fedprox'?" in ended["status-details"]
     assert not (stock.folder / "refused").exists()
 
 
