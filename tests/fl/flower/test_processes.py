@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from federations import SMALL, result_of
 from specgrad_fl import Config, training
 from specgrad_fl.flower import keys
-from specgrad_fl.flower.federation import LOOPBACK, answers, environment
+from specgrad_fl.flower.federation import LOOPBACK, answers, environment, private_network
 from specgrad_fl.runs import RunDirectory
 from stock import PATIENCE, VERSION, Stock, files_others_can_read, waited
 
@@ -98,15 +101,31 @@ def inside(folder: Path) -> list[int]:
     return found
 
 
-TRY = """
-import socket, sys
-for port in map(int, sys.argv[1:]):
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=2)
-    except OSError:
-        continue
-    sys.exit(f"port {port} answers")
-"""
+def told_as_nobody(action: Callable[[], str]) -> str:
+    """What a function returns in a process of another user, where this one may be another.
+
+    Nothing is executed: the interpreter may lie where only its owner reaches it.
+    """
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+                set_dumpable = 4  # a program that is started has its own /proc/self
+                ctypes.CDLL(None).prctl(set_dumpable, 1, 0, 0, 0)
+            told = action()
+        except BaseException as error:
+            told = str(error)
+        os.write(sender, told.encode())
+        os._exit(0)
+    os.close(sender)
+    with open(receiver, encoding="utf-8") as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    return told
 
 
 @pytest.mark.skipif(VERSION < (1, 41), reason="the command starts Flower 1.41 and newer")
@@ -141,12 +160,10 @@ def test_the_command_resumes_after_its_server_was_killed(tmp_path):
     assert len(ports) >= 3
     if private:
         assert not any(answers(LOOPBACK, int(port)) for port in ports)
-        if os.geteuid() == 0:
-            other = subprocess.run(
-                [sys.executable, "-c", TRY, *ports], user=65534, group=65534, cwd="/",
-                capture_output=True, text=True,
-            )  # fmt: skip
-            assert other.stderr == ""
+        reached = told_as_nobody(
+            lambda: " ".join(port for port in ports if answers(LOOPBACK, int(port)))
+        )
+        assert reached == ""
     for number in inside(tmp_path):
         if "flwr-serverapp" in Path(f"/proc/{number}/cmdline").read_text():
             os.kill(number, signal.SIGKILL)
@@ -169,27 +186,23 @@ def test_the_command_resumes_after_its_server_was_killed(tmp_path):
     waited(lambda: not inside(tmp_path))
 
 
-@pytest.mark.parametrize("as_nobody", [False, True])
-def test_a_network_of_ones_own_has_a_loopback_interface(as_nobody):
-    if not has_networks_of_its_own():
-        pytest.skip("this machine lets no process have a network of its own")
-    script = (
-        "import socket\n"
-        "from specgrad_fl.flower.federation import private_network\n"
-        "private_network()\n"
-        "with socket.socket() as s:\n"
-        "    s.bind(('127.0.0.1', 0)); s.listen()\n"
-        "    socket.create_connection(s.getsockname()).close()\n"
-        "try:\n"
-        "    socket.create_connection(('192.0.2.1', 9), timeout=1)\n"
-        "except OSError:\n"
-        "    print('alone')\n"
-    )
-    # as root, and as somebody who needs a user namespace for it
-    other = {"user": 65534, "group": 65534} if as_nobody and os.geteuid() == 0 else {}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd="/", **other
-    )
-    if as_nobody and "network of its own here" in done.stderr:
-        pytest.skip("only root can have one")
-    assert done.stdout.strip() == "alone", done.stderr
+def alone() -> str:
+    """Take a network of one's own, and say so if it has a loopback interface and nothing else."""
+    private_network()
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen()
+        socket.create_connection(listener.getsockname()).close()
+    try:
+        socket.create_connection(("192.0.2.1", 9), timeout=1)
+    except OSError:
+        return "alone"
+    return "the world answers"
+
+
+def test_a_network_of_ones_own_has_a_loopback_interface():
+    """Taken by somebody who is not root, and needs a user namespace for it."""
+    told = told_as_nobody(alone)
+    if "network of its own here" in told:
+        pytest.skip("this machine lets nobody but root have a network of its own")
+    assert told == "alone"
