@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from specgrad_fl import engine, storage, training
+from specgrad_fl import executor, storage, training
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
+from specgrad_fl.progress import silent
 from specgrad_fl.runs import RunDirectory
 
 MEASURED = ("time", "seconds", "filter_share", "memory_mib")
@@ -47,7 +48,7 @@ def assert_same(run: RunDirectory, reference: RunDirectory) -> None:
     assert not list(run.path.glob(f"*{storage.TEMPORARY}"))
 
 
-def finish(config: Config, path: Path, watch=engine.silent) -> RunDirectory:
+def finish(config: Config, path: Path, watch=silent) -> RunDirectory:
     """What a user would do after a crash."""
     run = RunDirectory(path)
     return training.resume(path, watch) if run.exists else training.train(config, path, watch)
@@ -155,8 +156,8 @@ def interrupted(config: Config, path: Path, rounds: int) -> RunDirectory:
 def test_ctrl_c_keeps_rounds_that_no_checkpoint_was_due_for(tmp_path, small, monkeypatch, method):
     config = small(rounds=4, method=method, checkpoint_every=100)
     reference = training.train(config, tmp_path / "reference")
-    executor = engine.executor.InProcess
-    train = executor.train
+    in_process = executor.InProcess
+    train = in_process.train
 
     def interrupting(self, round_number, *rest):
         if round_number == 3:
@@ -164,7 +165,7 @@ def test_ctrl_c_keeps_rounds_that_no_checkpoint_was_due_for(tmp_path, small, mon
         return train(self, round_number, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(executor, "train", interrupting)
+        patch.setattr(in_process, "train", interrupting)
         with pytest.raises(KeyboardInterrupt):
             training.train(config, tmp_path / "run")
     run = RunDirectory(tmp_path / "run")
