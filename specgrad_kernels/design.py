@@ -35,6 +35,7 @@ LARGEST_AMPLIFICATION = 8
 """Windows for a small oversampling are so steep that undoing them enlarges rounding."""
 SMALLEST_OVERSAMPLING = 1.15
 LARGEST_HOP = 64
+_NARROWEST_FOR_DOUBLES = 12
 _MOST_TAPS = 200
 """Of windows that are searched for: beyond it the search takes longer than it saves."""
 
@@ -63,7 +64,8 @@ def _quietest_window(hop: int, width: int, twentieths: int) -> Array:
     Least squares over frequencies of the band, weighted anew where most leaks. A window only has
     to be quiet at the images of the band, not between them, which saves a cell or two of a
     Kaiser-Bessel window. Singular values instead of normal equations: leaks of 1e-15 are theirs.
-    A gradient's mean can outweigh all the rest, so its leaks count ten times.
+    A gradient's mean can outweigh all the rest, so its leaks count ten times; not in windows for
+    float64, which are at the limit of arithmetic and would leak more of everything else.
     """
     count, points = hop * width, 2 * width + 1
     edge = 10 / (twentieths * hop)
@@ -75,7 +77,7 @@ def _quietest_window(hop: int, width: int, twentieths: int) -> Array:
     main, images = responses[:points], responses[points:].reshape(hop - 1, points, -1)
     weight, taps = np.ones(points), np.ones(len(half))
     for _ in range(3):
-        weight[0] = 10 * weight[1:].max()
+        weight[0] = (10 if width < _NARROWEST_FOR_DOUBLES else 1) * weight[1:].max()
         leaks = (weight[:, None] * images).reshape(-1, len(half))
         _, sizes, directions = np.linalg.svd(leaks, full_matrices=len(leaks) < len(half))
         sizes = np.pad(sizes, (0, len(half) - len(sizes)))

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialised
 from torch import Tensor
 
+# safetensors is imported where it is used: `specgrad-fl list` answers without it
 from specgrad_fl.errors import RunError
 
 # nobody else ends a name like this, so that what a crash left half written can be removed
@@ -103,6 +102,8 @@ def file_digest(path: Path) -> str:
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
     """Replace ``path``; the digest of what was stored. ``facts`` must be fit for JSON."""
+    from safetensors.torch import save as serialised
+
     contents = {name: tensor.contiguous() for name, tensor in tensors.items()}
     found = digest(contents, facts)
     # safetensors writes several entries in an order that changes, so all is in one
@@ -116,6 +117,8 @@ def load_tensors(path: Path, expected: str = "") -> tuple[dict[str, Tensor], dic
 
     Files that were written before there were digests are taken as they are.
     """
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             facts = dict(json.loads((file.metadata() or {})["facts"]))

@@ -11,7 +11,7 @@ import specgrad_data
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specgrad_fl import machine, prepare, training
+from specgrad_fl import machine, training
 from specgrad_fl.client import ClientRunner
 from specgrad_fl.config import Config
 from specgrad_fl.engine import draw_clients, evaluates
@@ -218,7 +218,7 @@ def test_mixed_precision_trains(tmp_path, small, amp):
 
 
 def test_a_cpu_without_mixed_precision_is_told_so(small, monkeypatch):
-    monkeypatch.setattr(prepare, "_AMP_PROBE", "import os, signal; os.kill(os.getpid(), 4)")
+    monkeypatch.setattr(machine, "_AMP_PROBE", "import os, signal; os.kill(os.getpid(), 4)")
     with pytest.raises(ConfigError, match=r"amp 'bf16' does not work .* ends with signal 4"):
         machine.check_amp(small(amp="bf16"))
     machine.check_amp(small(amp="off"))
@@ -269,7 +269,7 @@ def test_clients_that_took_no_step_change_nothing(make_engine, method, monkeypat
     engine.round(0)
     server = {name: vector.clone() for name, vector in engine.server.items()}
     before = engine.board.weights.clone()
-    monkeypatch.setattr(ClientRunner, "_step", lambda self, local: None)
+    monkeypatch.setattr(ClientRunner, "_step", lambda self, local, optimizer: None)
     engine.round(1)
     assert torch.equal(engine.board.weights, before)
     for name, vector in engine.server.items():

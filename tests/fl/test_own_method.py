@@ -14,7 +14,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "trainer.md"
 @pytest.fixture
 def example(tmp_path, monkeypatch):
     """The file that the document shows, importable."""
-    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    shown = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (source,) = [text for text in shown if "class Momentum" in text]
     (tmp_path / "momentum.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     return "momentum:Momentum"

@@ -110,7 +110,12 @@ def test_feddisco_without_bonus_is_fedavg_for_unequal_clients(small, tmp_path):
         y_test=digits.test_y.numpy(),
         writer_train=owned.numpy(),
     )
-    natural = {"dataset": f"npz:{tmp_path / 'own.npz'}", "partition": "natural", "clients": 0}
+    natural = {
+        "dataset": f"npz:{tmp_path / 'own.npz'}",
+        "data_options": {"channels": "first"},
+        "partition": "natural",
+        "clients": 0,
+    }
 
     def final(**settings) -> dict[str, torch.Tensor]:
         run = train(small(**natural, **settings), tmp_path / f"run{len(list(tmp_path.iterdir()))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import specgrad_data
+import specgrad_data.digits
 from federations import result_of
 from specgrad_fl import training
 from specgrad_fl.errors import RunError
@@ -89,7 +89,7 @@ def test_another_data_set_on_one_node(federation, monkeypatch):
     """The server's is not this node's: it says so before the first round."""
     made = federation(rounds=1, nodes=1)
     numbered(made, 1)
-    digits = specgrad_data.LOADERS["digits"]
+    digits = specgrad_data.digits.load
 
     def changed(folder, corrupted=False):
         found = digits(folder, corrupted)
@@ -101,7 +101,7 @@ def test_another_data_set_on_one_node(federation, monkeypatch):
 
     def answer(node, message):
         with monkeypatch.context() as patch:
-            patch.setitem(specgrad_data.LOADERS, "digits", changed)
+            patch.setattr(specgrad_data.digits, "load", changed)
             return real(node, message)
 
     made.grid._answer = answer
