@@ -413,6 +413,8 @@ def _band(d: int, removed: Array, hop: int, double: bool, lanes: int) -> LowBand
     spread = cells * (-(-hop * width // lanes) + 4.0)
     interpolate = -(-d // lanes) * (width + max(lanes // hop, 1) + 2.0)
     cost = spread + interpolate + grid.cost + 200
+    # the aliasing itself is a sum in float64, and in windows for float64 little more than its noise
+    alias += 10 * EPSILON[True]
     bound = largest_factor(removed) * (alias + rounding(double, enlarged))
     return LowBand(d, removed, "band", hop, width, taps, grid, bound, cost)
 

@@ -125,13 +125,22 @@ def carry_on(
 ) -> RunDirectory:
     """Play the rounds that are left, with clients here or on other machines."""
     machine.check_amp(config)
+    of_watcher: list[Exception] = []
+
+    def watched(record: Record, config: Config) -> None:
+        try:
+            watch(record, config)
+        except Exception as error:
+            of_watcher.append(error)
+            raise
+
     try:
         with run.locked():
-            return _play(run, config, watch, remote, dataset or load_data(config))
+            return _play(run, config, watched, remote, dataset or load_data(config))
     except RunError:
         raise
     except Exception as error:
-        own = failure(error, config.own_code)
+        own = None if error in of_watcher else failure(error, config.own_code)
         if own is None:
             raise
         raise own from error
