@@ -107,7 +107,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
     contents = {name: tensor.contiguous() for name, tensor in tensors.items()}
     found = digest(contents, facts)
     # safetensors writes several entries in an order that changes, so all is in one
-    metadata = {"facts": json.dumps({**facts, DIGEST: found})}
+    metadata = {"facts": json.dumps({**facts, DIGEST: found}, sort_keys=True)}
     write_bytes(path, serialised(contents, metadata=metadata))
     return found
 

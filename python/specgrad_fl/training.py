@@ -50,7 +50,8 @@ def train(
     except Diverged:
         raise
     except Exception:
-        if not run.load_rounds():
+        metrics = run.metrics_path
+        if not (metrics.is_file() and metrics.stat().st_size):  # no round was ever finished
             run.discard()
         raise
 

@@ -63,7 +63,7 @@ def test_no_method_depends_on_the_workers(tmp_path, small, method, monkeypatch):
 def test_a_worker_that_dies_is_reported(make_engine):
     made = make_engine(workers=2)
     made.round(0)
-    made.executor._children._processes[1].kill()
+    made.executor._pool._processes[1].kill()
     with pytest.raises(RunError, match="worker 1 ended with exit code -9"):
         made.round(1)
 
@@ -76,9 +76,9 @@ def test_a_worker_that_fails_shows_its_traceback(make_engine):
 
 def test_closing_does_not_wait_for_clients_in_training(make_engine):
     made = make_engine(workers=2, epochs=100_000)
-    made.executor._children._send(0, {"train": [0, 0.1, 0, 0]})
+    made.executor._pool._send(0, {"train": [0, 0.1, 0, 0]})
     made.close()
-    assert made.executor._children._processes[0].returncode == -signal.SIGTERM
+    assert made.executor._pool._processes[0].returncode == -signal.SIGTERM
 
 
 def test_buffers_are_averaged(tmp_path, small, monkeypatch):
