@@ -61,13 +61,15 @@ def workspace_share(workload: Workload, spec: FilterSpec) -> float:
 
 
 def kept_share(workload: Workload, spec: FilterSpec) -> float | None:
-    """All memory kept after the first calls, tables included, over the gradients' bytes."""
+    """Memory kept from call to call, tables included, over the gradients' bytes: what malloc gets
+    back once the filter forgets it, so that nothing else that a process keeps is counted."""
     grads = workload.gradients()
     cpp.release_memory()
-    before = allocated_bytes()
     for _ in range(_CALLS):
         filter_grads_(grads, method=spec.method, ratio=spec.ratio)
-    after = allocated_bytes()
-    if before is None or after is None:
+    kept = allocated_bytes()
+    cpp.release_memory()
+    released = allocated_bytes()
+    if kept is None or released is None:
         return None
-    return (after - before) / _gradient_bytes(workload)
+    return (kept - released) / _gradient_bytes(workload)

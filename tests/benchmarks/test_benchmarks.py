@@ -373,7 +373,6 @@ def test_memory_is_measured() -> None:
 
 @native
 def test_memory_is_measured_whatever_was_filtered_before() -> None:
-    kept_share()  # designs are found once in a process, and stay
     first = kept_share()
     for seed in range(300):
         filter_grads_([torch.zeros(10_007)], seed=seed)
