@@ -34,7 +34,10 @@ class Stock:
         self.folder, self.simulation = folder, simulation
         self.keys = folder / "keys"
         self.home = folder / "home"
-        self.env = {**environment(self.home), "OMP_NUM_THREADS": "1"}
+        # Ray's workers would give way to every other process of the machine
+        self.env = {
+            **environment(self.home), "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0",
+        }  # fmt: skip
         self.fleet, self.control, self._runtime, *self._ports = free_ports(4 + nodes)
         if VERSION >= (1, 41):  # one port for everything
             self.fleet = self.control = self._runtime
@@ -97,11 +100,12 @@ class Stock:
     def ended(self, number: str) -> dict[str, Any]:
         """What Flower says of a run when it has ended."""
 
-        def look() -> Any:
-            (found,) = flwr("list", "specgrad", "--run-id", number, env=self.env)["runs"]
-            return found if found["status"].startswith("finished") else None
-
-        return waited(look, self.processes["superlink"])
+        # one process that waits: `flwr list` costs a second of computing each time
+        follow = ["flwr", "log", number, "specgrad", "--stream"]
+        subprocess.run(follow, env=self.env, timeout=PATIENCE, capture_output=True, check=False)
+        (found,) = flwr("list", "specgrad", "--run-id", number, env=self.env)["runs"]
+        assert found["status"].startswith("finished"), found
+        return found
 
     def stop(self) -> None:
         for process in reversed(self.processes.values()):
