@@ -11,11 +11,6 @@ from torch import nn
 from specgrad_kernels import select_layers
 from specgrad_kernels.flow import DENSE, GATE, SHORTCUT, TRANSITION
 
-# timm needs torchvision's Python part alone; without its compiled part these two are missing
-torchvision = torch.library.Library("torchvision", "FRAGMENT")
-for name in ("nms", "qnms"):
-    if not hasattr(torch.ops.torchvision, name):
-        torchvision.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 timm = pytest.importorskip("timm")
 
 CHANNELS_LAST = "linear layer of a channels-last map: a 1x1 convolution"
