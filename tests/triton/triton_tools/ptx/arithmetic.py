@@ -71,6 +71,7 @@ BINARY: dict[tuple[str, ...], Callable] = {
     ("div", "full"): np.divide,
 }
 UNARY: dict[tuple[str, ...], Callable] = {
+    ("abs",): np.abs,
     ("neg",): np.negative,
     ("not",): np.invert,
 }

@@ -420,12 +420,21 @@ def _load_matrix(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> 
     known = {"x1": 1, "x2": 2, "x4": 4}
     expected = ("ldmatrix", "sync", "aligned", "m8n8")
     _require(opcode[:4] == expected and opcode[4] in known, opcode)
-    _require(opcode[5:] == ("shared", "b16"), opcode)
-    rows = machine.address(operands[1])
-    places = warp.matrix_addresses(rows, known[opcode[4]])
-    for part, addresses in zip(operands[0].parts, places, strict=True):
-        machine.tell(machine.shared, addresses, 4)
-        machine.write(part, machine.shared.load(addresses, np.uint32, 1)[:, 0])
+    _require(opcode[5:] in (("shared", "b16"), ("trans", "shared", "b16")), opcode)
+    rows, count = machine.address(operands[1]), known[opcode[4]]
+    if opcode[5] == "trans":
+        halves = [warp.transposed_addresses(rows, count, half) for half in (0, 1)]
+        kind, shift = np.uint16, 16
+    else:
+        halves = [warp.matrix_addresses(rows, count)]
+        kind, shift = np.uint32, 0
+    for part, places in zip(operands[0].parts, zip(*halves, strict=True), strict=True):
+        word = np.zeros(machine.threads, np.uint32)
+        for half, addresses in enumerate(places):
+            machine.tell(machine.shared, addresses, np.dtype(kind).itemsize)
+            values = machine.shared.load(addresses, kind, 1)[:, 0].astype(np.uint32)
+            word |= values << np.uint32(half * shift)
+        machine.write(part, word)
 
 
 def _store_matrix(machine: Machine, opcode: tuple[str, ...], operands: tuple) -> None:
@@ -523,6 +532,7 @@ _HANDLERS: dict[str, Callable[[Machine, tuple[str, ...], tuple], None]] = {
         ("add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "shl", "shr"),
         _two_sources,
     ),
+    "abs": _one_source,
     "neg": _one_source,
     "not": _one_source,
     "mad": _multiply_add,

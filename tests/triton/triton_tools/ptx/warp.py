@@ -60,6 +60,15 @@ def matrix_addresses(rows: np.ndarray, matrices: int) -> list[np.ndarray]:
     return [(by_warp[:, 8 * matrix + GROUP] + 4 * MEMBER).ravel() for matrix in range(matrices)]
 
 
+def transposed_addresses(rows: np.ndarray, matrices: int, half: int) -> list[np.ndarray]:
+    """``ldmatrix.trans``: where each lane finds one half of its word, out of another row each."""
+    by_warp = rows.reshape(-1, 32)
+    return [
+        (by_warp[:, 8 * matrix + 2 * MEMBER + half] + 2 * GROUP).ravel()
+        for matrix in range(matrices)
+    ]
+
+
 def described_addresses(descriptors: np.ndarray, block: int) -> list[np.ndarray]:
     """Where each lane finds its two words of an 8 x 8 block of ``wgmma``'s second matrix.
 
