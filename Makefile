@@ -67,6 +67,23 @@ $(INTEGRATIONS)/installed: $(VENV)/installed
 test-integrations: $(INTEGRATIONS)/installed
 	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/integrations
 
+# Stock Flower processes of the oldest and the newest release that docs/flower.md names, each in an
+# environment that borrows the rest from .venv.
+FLOWERS ?= 1.28.0 1.42.0
+
+.PHONY: test-flower
+test-flower: $(VENV)/installed
+	for version in $(FLOWERS); do \
+		folder=$(VENV)/flower/$$version; \
+		test -d $$folder || { $(BIN)/python -m venv $$folder && \
+			echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" \
+				> "$$($$folder/bin/python $(PURELIB))/borrowed.pth" && \
+			$$folder/bin/pip install --quiet --no-deps flwr==$$version; } || exit 1; \
+		echo "Flower $$version"; \
+		OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -q tests/fl/flower/test_processes.py \
+			|| exit 1; \
+	done
+
 # The suite as other machines would run it: tests/elsewhere.sh says how.
 elsewhere: $(VENV)/installed
 	tests/elsewhere.sh

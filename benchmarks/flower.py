@@ -36,7 +36,7 @@ def seconds(run: RunDirectory) -> float:
 def simulation(folder: Path):
     """The environment of a SuperLink that simulates its nodes."""
     (port,) = free_ports(1)
-    env = {**environment(folder / "home"), "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    env = {**environment(folder / "home"), "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
     command = ["flower-superlink", "--insecure", "--simulation", "--host", LOOPBACK]
     with open(folder / "superlink.txt", "wb") as log:
         link = subprocess.Popen(
@@ -45,7 +45,7 @@ def simulation(folder: Path):
     try:
         while not answers(LOOPBACK, port):
             time.sleep(0.2)
-        connect(folder / "home", f"{LOOPBACK}:{port}", "", True)
+        connect(folder / "home", f"{LOOPBACK}:{port}")
         yield env
     finally:
         link.terminate()

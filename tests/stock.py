@@ -73,7 +73,7 @@ class Stock:
         link = self._start("superlink", command)
         waited(lambda: answers(LOOPBACK, self.control), link)
         authority = "" if self.simulation else str(self.keys / "ca.crt")
-        connect(self.home, f"{LOOPBACK}:{self.control}", authority, self.simulation)
+        connect(self.home, f"{LOOPBACK}:{self.control}", authority)
         for number, name in enumerate(self._names):
             flwr("supernode", "register", str(self.keys / f"{name}.pub"), "specgrad", env=self.env)
             self.node(name, self.keys / name, f"partition-id={number} num-partitions=2")

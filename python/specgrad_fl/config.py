@@ -233,17 +233,8 @@ class Config:
         execution=True,
     )
     nodes: int = flower_setting(3, "SuperNodes that `engine flower` starts on this machine", low=1)
-    superlink: str = flower_setting(
-        "", "HOST:PORT of a SuperLink to join, instead of starting one here"
-    )
-    tls_ca: str = flower_setting(
-        "",
-        "certificate file of the authority that signed that SuperLink's certificate; by default "
-        "those the system trusts",
-    )
     insecure: bool = flower_setting(
-        False,
-        "a loopback port that other users of this machine reach, or no TLS to the SuperLink there",
+        False, "let other users of this machine reach the SuperLink that `engine flower` starts"
     )
     min_clients: int = flower_setting(1, "a round on Flower with fewer answers is repeated", low=1)
     client_timeout: float = flower_setting(
@@ -475,9 +466,16 @@ def read_ratios(path: str | Path) -> Options:
     return _flat(table)
 
 
+# settings of older runs that decided nothing there
+_GONE = ("superlink", "tls_ca")
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The settings of a TOML file, with names checked."""
     settings = _parsed(path)
+    for name in _GONE:
+        if settings.get(name) == "":
+            del settings[name]
     check_names(settings, f"{path}: ")
     for name in ("options", "model_options", "data_options", "filter_options", "filter_ratios"):
         if isinstance(settings.get(name), dict):

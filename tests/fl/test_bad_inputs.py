@@ -315,12 +315,12 @@ def test_settings_without_effect_are_named(place, capsys, monkeypatch):
     from specgrad_fl import training
 
     monkeypatch.setattr(training, "train", lambda *_: (_ for _ in ()).throw(RunError("stop")))
-    flags = ["--partition=iid", "--alpha=1", "--ratio=0.1", "--tls-ca=x", "--momentum-place=before"]
+    flags = ["--partition=iid", "--alpha=1", "--ratio=0.1", "--nodes=2", "--momentum-place=before"]
     said = refused([*TRAIN, *flags], capsys)
     for name, needs in (
         ("alpha", "partition=dirichlet"),
         ("ratio", "filter!=none"),
-        ("tls_ca", "engine=flower"),
+        ("nodes", "engine=flower"),
         ("momentum_place", "momentum!=0.0"),
     ):
         assert f"specgrad-fl: {name} has no effect without {needs}\n" in said

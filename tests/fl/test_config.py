@@ -41,9 +41,16 @@ def test_toml(tmp_path):
     assert read_toml(path) == {"lr": 0.5, "method": "fedprox", "options": {"fedprox.mu": 1}}
 
 
+def test_a_run_of_an_older_version_is_read(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text('rounds = 2\nsuperlink = ""\ntls_ca = ""\n')
+    assert read_toml(path) == {"rounds": 2}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('superlink = "a:1"', "unknown setting 'superlink'"),
         ("batchsize = 3", "unknown setting 'batchsize'; did you mean 'batch_size'"),
         ("zzz = 3", "unknown setting 'zzz'; choose one of"),
         ("lr = ", "is not a TOML file"),

@@ -6,6 +6,7 @@ Flower's run configuration holds scalars: a table of options is one text in JSON
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping
 from importlib import metadata
@@ -14,10 +15,13 @@ from typing import Any
 
 from specgrad_fl import storage
 from specgrad_fl.config import FIELDS, Config, check_names
-from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.errors import ConfigError, RunError, installing
+
+# releases on which the app was run; since ONE_PORT a SuperLink has one port for everything
+OLDEST, ONE_PORT, NEWEST = (1, 28), (1, 41), (1, 42)
 
 # of the command that submits the app, not of the app
-COMMAND_KEYS = frozenset({"engine", "nodes", "superlink", "tls_ca", "insecure", "workers"})
+COMMAND_KEYS = frozenset({"engine", "nodes", "insecure", "workers"})
 
 _PROJECT = """# written by `specgrad-fl flower app`
 [project]
@@ -26,10 +30,6 @@ version = "1.0.0"
 description = "Federated training with spectral gradient filtering"
 license = { text = "MIT" }
 dependencies = []
-
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
 
 [tool.flwr.app]
 publisher = "specgrad"
@@ -41,6 +41,21 @@ clientapp = "specgrad_fl.flower.client_app:app"
 # every setting; `flwr run . FEDERATION --run-config 'rounds=50'` changes one
 [tool.flwr.app.config]
 """
+
+
+def check_installed(oldest: tuple[int, int] = OLDEST) -> None:
+    """Refuse to go on without a Flower that is known to work."""
+    if importlib.util.find_spec("flwr") is None:
+        raise ConfigError(
+            f"engine 'flower' needs Flower, which is not installed; {installing('fl,flower')}"
+        )
+    found = metadata.version("flwr")
+    if not oldest <= tuple(map(int, found.split(".")[:2])) <= NEWEST:
+        low, high = (".".join(map(str, version)) for version in (oldest, NEWEST))
+        raise ConfigError(
+            f"this works with Flower {low} to {high}, and {found} is installed; "
+            f"pip install 'flwr>={low},<{NEWEST[0]}.{NEWEST[1] + 1}'"
+        )
 
 
 def write(folder: Path, config: Config, out: str = "") -> None:
@@ -59,12 +74,7 @@ def write(folder: Path, config: Config, out: str = "") -> None:
 
 
 def read(run_config: Mapping[str, Any]) -> tuple[Config, str]:
-    """The inverse of :func:`write`: the experiment in a run's configuration, and ``out``.
-
-    >>> read({"specgrad": metadata.version("specgrad"), "rounds": 2, "options": '{"mu": 0.1}'})[0]
-    ... # doctest: +ELLIPSIS
-    Config(...options={'mu': 0.1}...rounds=2...)
-    """
+    """The inverse of :func:`write`: the experiment in a run's configuration, and ``out``."""
     settings = dict(run_config)
     out, asked = str(settings.pop("out", "")), settings.pop("specgrad", None)
     if asked != metadata.version("specgrad"):
@@ -75,17 +85,13 @@ def read(run_config: Mapping[str, Any]) -> tuple[Config, str]:
     check_names(settings)
     for name, value in settings.items():
         if isinstance(getattr(Config(), name), dict):
-            settings[name] = _table(name, value)
+            try:
+                settings[name] = json.loads(value or "{}")
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"{name} is {value!r} in the run's configuration; write a table of options in "
+                    f"JSON, as {name}='{{\"mu\": 0.01}}'"
+                ) from error
         elif isinstance(FIELDS[name].default, float) and isinstance(value, int):
             settings[name] = float(value)
     return Config(**settings, engine="flower"), out
-
-
-def _table(name: str, text: Any) -> Any:
-    try:
-        return json.loads(text or "{}")
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{name} is {text!r} in the run's configuration; write a table of options in JSON, "
-            f"as {name}='{{\"mu\": 0.01}}'"
-        ) from error

@@ -15,41 +15,32 @@ def register(commands: Commands) -> None:
     parser = commands.add("flower", "what a Flower federation needs: app, shards, keys", run)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    app = actions.add_parser(
-        "app",
-        help="an experiment as a folder that `flwr run` takes",
-        usage="specgrad-fl flower app [--out FOLDER] [--config FILE] [--SETTING VALUE ...]",
-    )
-    app.add_argument("--out", type=Path, default=Path("app"), help="new folder [app]")
-    add_settings(app)
-
-    shards = actions.add_parser(
-        "shards",
-        help="each client's samples in an experiment, one file for each, one folder for each node",
-        usage="specgrad-fl flower shards [--out FOLDER] [--nodes N] [--SETTING VALUE ...]",
-    )
-    shards.add_argument("--out", type=Path, default=Path("shards"), help="folder [shards]")
-    add_settings(shards)
+    for name, about in (
+        ("app", "an experiment as a folder that `flwr run` takes"),
+        ("shards", "each client's samples in an experiment, one folder for each node"),
+    ):
+        usage = f"specgrad-fl flower {name} [--out FOLDER] [--config FILE] [--SETTING VALUE ...]"
+        action = actions.add_parser(name, help=about, usage=usage)
+        action.add_argument("--out", type=Path, default=Path(name), help=f"new folder [{name}]")
+        add_settings(action)
 
     keys = actions.add_parser("keys", help="certificates and node keys, once for a federation")
     keys.add_argument("--out", type=Path, default=Path("keys"), help="new folder [keys]")
-    keys.add_argument(
-        "--host", action="append", required=True, help="name or address of the SuperLink; repeat it"
-    )
+    named = "name or address of the SuperLink; repeat it"
+    keys.add_argument("--host", action="append", required=True, help=named)
     keys.add_argument("--nodes", type=int, default=3, help="how many node keys [3]")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Do one action."""
-    from specgrad_fl.flower.federation import check_installed
+    from specgrad_fl.flower.app import check_installed
 
     check_installed()
     if arguments.action == "keys":
         _keys(arguments)
     else:
-        {"app": _app, "shards": _shards}[arguments.action](
-            arguments.out, Config(**settings_of(arguments))
-        )
+        write = {"app": _app, "shards": _shards}[arguments.action]
+        write(arguments.out, Config(**settings_of(arguments)))
 
 
 def _app(out: Path, config: Config) -> None:
@@ -63,7 +54,7 @@ def _app(out: Path, config: Config) -> None:
 
 def _shards(out: Path, config: Config) -> None:
     from specgrad_fl import prepare
-    from specgrad_fl.flower.federation import write_shards
+    from specgrad_fl.flower.place import write_shards
 
     folders = [out / f"node-{number}" for number in range(config.nodes)]
     for folder in folders:
@@ -85,6 +76,4 @@ def _keys(arguments: argparse.Namespace) -> None:
     if arguments.nodes < 1:
         raise ConfigError(f"nodes is {arguments.nodes}; the least is 1")
     keys.make(arguments.out, arguments.host, [f"node-{k}" for k in range(arguments.nodes)])
-    print(
-        f"{arguments.out}: ca.crt for everybody, superlink.* for the SuperLink, node-K for node K"
-    )
+    print(f"{arguments.out}: ca.crt for all, superlink.* for the SuperLink, node-K for node K")

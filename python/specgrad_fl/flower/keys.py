@@ -7,10 +7,12 @@ NAME, NAME.pub          for one node each; the private part goes to the node, th
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import os
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -27,7 +29,8 @@ Key = ec.EllipticCurvePrivateKey
 def make(folder: Path, hosts: list[str], nodes: list[str]) -> None:
     """A new authority with certificate and node keys; existing files are never replaced."""
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    issuer, subject = _named("specgrad federation"), _named("superlink")
+    names = ("specgrad federation", "superlink")
+    issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in names)
     files = {
         "ca.crt": _certificate(issuer, issuer, authority, authority, []),
         "superlink.crt": _certificate(subject, issuer, server, authority, hosts),
@@ -36,11 +39,9 @@ def make(folder: Path, hosts: list[str], nodes: list[str]) -> None:
     }
     for name in nodes:
         key = ec.generate_private_key(ec.SECP384R1())
-        files[name] = _private(key, forms.PrivateFormat.OpenSSH)
-        public = key.public_key()
-        files[f"{name}.pub"] = public.public_bytes(
-            forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH
-        )
+        ssh = (forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH)
+        files |= {name: _private(key, forms.PrivateFormat.OpenSSH)}
+        files |= {f"{name}.pub": key.public_key().public_bytes(*ssh)}
     for name in files:
         if (folder / name).exists():
             raise RunError(f"{folder / name} exists; choose another --out, or remove the old keys")
@@ -56,27 +57,18 @@ def make(folder: Path, hosts: list[str], nodes: list[str]) -> None:
         raise RunError(f"cannot write keys to {folder}: {error.strerror}") from error
 
 
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
 def _private(key: Key, form: forms.PrivateFormat) -> bytes:
     return key.private_bytes(forms.Encoding.PEM, form, forms.NoEncryption())
 
 
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: Key, signer: Key, hosts: list[str]
-) -> bytes:
+def _certificate(owner: x509.Name, issuer: x509.Name, key: Key, signer: Key, hosts: Any) -> bytes:
     """For an authority without hosts, for a server with."""
     now, authority = datetime.datetime.now(datetime.timezone.utc), not hosts
-    others = "content_commitment key_encipherment data_encipherment key_agreement"
-    unused = dict.fromkeys(f"{others} encipher_only decipher_only".split(), False)
-    usage = x509.KeyUsage(
-        digital_signature=True, key_cert_sign=authority, crl_sign=authority, **unused
-    )
+    sign = x509.KeyUsage(True, False, False, False, False, authority, authority, False, False)
+    of_signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = (
         x509.CertificateBuilder()
-        .subject_name(subject)
+        .subject_name(owner)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
@@ -84,10 +76,8 @@ def _certificate(
         .not_valid_after(now + datetime.timedelta(days=DAYS))
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False
-        )
-        .add_extension(usage, critical=True)
+        .add_extension(of_signer, critical=False)
+        .add_extension(sign, critical=True)
     )
     if hosts:
         names = x509.SubjectAlternativeName([_name(host) for host in hosts])
@@ -96,10 +86,8 @@ def _certificate(
 
 
 def _name(host: str) -> x509.GeneralName:
-    try:
+    with contextlib.suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
     try:
         # a name with other letters is written in its ASCII form, as certificates want it
         return x509.DNSName(host.encode("idna").decode())

@@ -18,39 +18,48 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialised
+from specgrad_data import Dataset
 
-from specgrad_fl import storage
+from specgrad_fl import prepare, storage
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.methods.base import Vectors
+from specgrad_fl.samples import stored
+from specgrad_fl.storage import client_path
 
 NodeConfig = Mapping[str, Any]
 Array = NDArray[Any]
 _NAME = re.compile(r"client-(\d{6,})\.safetensors")
+# the settings that decide who has which samples
+_DIVIDING = (
+    "dataset", "data_root", "data_options", "partition", "clients", "alpha", "partition_mode",
+    "shards_per_client", "samples_per_client", "validation", "seed",
+)  # fmt: skip
 _SETTINGS = "--node-config 'data=\"FOLDER\"' or 'partition-id=K num-partitions=N'"
 
 
 def path_of(folder: Path, client: int) -> Path:
-    """The file of a client.
-
-    >>> path_of(Path("data"), 3).name
-    'client-000003.safetensors'
-    """
+    """The file of a client."""
     return folder / f"client-{client:06d}.safetensors"
 
 
 def write(folder: Path, client: int, x: Array, y: Array) -> None:
     """Store a client's samples: ``x`` as images ``uint8 [N, H, W, C]`` or tokens ``int64``."""
-    if len(x) != len(y) or not len(y):
-        raise RunError(
-            f"client {client} has {len(x)} samples and {len(y)} labels; give one label to each "
-            "of at least one sample"
-        )
     contents = {"train_x": np.ascontiguousarray(x), "train_y": np.ascontiguousarray(y, np.int64)}
     storage.make_folder(folder, storage.PRIVATE)
     storage.write_bytes(path_of(folder, client), serialised(contents))
+
+
+def write_shards(config: Config, dataset: Dataset, clients: Any, folders: list[Path]) -> None:
+    """Write the samples of every client: of client k to folder k mod N."""
+    _, arrays = stored(dataset, config.augment, config.channels_last)
+    for client, held in enumerate(clients):
+        x, y = arrays["train_x"][held], arrays["train_y"][held]
+        write(folders[client % len(folders)], client, x.numpy(), y.numpy())
 
 
 def fingerprint(x: Array, y: Array) -> str:
@@ -68,19 +77,6 @@ def allowed_names(node: NodeConfig) -> list[str]:
     return [name.strip() for name in told.split(",") if name.strip()]
 
 
-def _part(node: NodeConfig) -> tuple[int, int]:
-    """Which of how many nodes this is; ``(0, 1)`` where clients are not counted over nodes."""
-    number, count = node.get("partition-id"), node.get("num-partitions")
-    if number is None and count is None:
-        return 0, 1
-    if type(number) is not int or type(count) is not int or not 0 <= number < count:
-        raise RunError(
-            f"partition-id is {number!r} and num-partitions {count!r}; start the SuperNode with "
-            "--node-config 'partition-id=K num-partitions=N', K from 0 to N - 1"
-        )
-    return number, count
-
-
 @dataclass(frozen=True)
 class Place:
     """A node's clients. ``folder`` has their files; without one, ``config`` says how to divide.
@@ -94,53 +90,57 @@ class Place:
     count: int = 1
 
     @staticmethod
-    def of(node: NodeConfig, asked: Mapping[str, Any]) -> Place:
+    def of(node: NodeConfig, asked: Config) -> Place:
         """That of a node, for a run with the settings ``asked``."""
-        number, count = _part(node)
-        if isinstance(node.get("data"), str):
-            return Place(Path(node["data"]), None, number, count)
-        if "partition-id" not in node:
+        number, count = node.get("partition-id"), node.get("num-partitions")
+        folder = node.get("data") if isinstance(node.get("data"), str) else None
+        if folder and number is None and count is None:
+            number, count = 0, 1
+        elif number is None and count is None:
             raise RunError(
                 "it has neither a folder of clients' samples nor a partition-id; start the "
                 f"SuperNode with {_SETTINGS}"
             )
-        name = str(asked.get("dataset", ""))
-        if ":" in name and name not in allowed_names(node):
+        if type(number) is not int or type(count) is not int or not 0 <= number < count:
+            raise RunError(
+                f"partition-id is {number!r} and num-partitions {count!r}; start the SuperNode "
+                "with --node-config 'partition-id=K num-partitions=N', K from 0 to N - 1"
+            )
+        if folder:
+            return Place(Path(folder), None, number, count)
+        if ":" in asked.dataset and asked.dataset not in allowed_names(node):
             raise ConfigError(
-                f"dataset {name!r} is not allowed on this machine; its operator can allow it by "
-                "name when the node is started"
+                f"dataset {asked.dataset!r} is not allowed on this machine; its operator can "
+                "allow it by name when the node is started"
             )
         # where the data sets are is this machine's affair, not the server's
-        config = Config().replace(**{**asked, "data_root": str(node.get("data-root", ""))})
-        return Place(None, config, number, count)
+        here = asked.replace(data_root=str(node.get("data-root", "")))
+        return Place(None, here, number, count)
 
     @property
     def key(self) -> str:
         """The same for places with the same samples."""
-        return str(self.folder) if self.config is None else _dividing(self.config)
+        if self.config is None:
+            return str(self.folder)
+        return json.dumps({name: getattr(self.config, name) for name in _DIVIDING})
 
     def clients(self) -> list[int]:
         """The clients of this node."""
-        here = [c for c in self.everybody() if c % self.count == self.number]
-        if not here:
-            raise RunError(self._emptiness())
-        return here
-
-    def everybody(self) -> list[int]:
-        """The clients whose samples can be read here, of this node and of others."""
         if self.folder is None:
-            return list(range(len(_divided(self.key)[1])))
-        if not self.folder.is_dir():
+            found = list(range(len(_divided(self.key)[1])))
+        elif not self.folder.is_dir():
             raise RunError(f"there is no data folder {self.folder}; start it with {_SETTINGS}")
-        found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
-        return sorted(int(match[1]) for match in found if match)
-
-    def _emptiness(self) -> str:
-        where = "the data set" if self.folder is None else self.folder
-        return (
-            f"{where} has no client for partition {self.number} of {self.count}; use at most as "
-            "many nodes as clients, or write files with `specgrad-fl flower shards`"
-        )
+        else:
+            names = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
+            found = sorted(int(name[1]) for name in names if name)
+        here = [client for client in found if client % self.count == self.number]
+        if not here:
+            raise RunError(
+                f"{self.folder or 'the data set'} has no client for partition {self.number} of "
+                f"{self.count}; use at most as many nodes as clients, or write files with "
+                "`specgrad-fl flower shards`"
+            )
+        return here
 
     def samples(self, client: int) -> dict[str, Array]:
         """``train_x`` and ``train_y`` of a client."""
@@ -165,24 +165,51 @@ class Place:
         return home / "specgrad" if self.folder is None else self.folder / "state"
 
 
-_DIVIDING = (
-    "dataset", "data_root", "data_options", "partition", "clients", "alpha", "partition_mode",
-    "shards_per_client", "samples_per_client", "validation", "seed",
-)  # fmt: skip
-
-
-def _dividing(config: Config) -> str:
-    """The settings that decide who has which samples."""
-    return json.dumps({name: getattr(config, name) for name in _DIVIDING}, sort_keys=True)
-
-
 @functools.lru_cache(maxsize=1)
 def _divided(settings: str) -> tuple[dict[str, Array], list[Array]]:
     """All samples, and the indices of each client's; once for all nodes in this process."""
-    from specgrad_fl import prepare, samples  # with torch, which a folder of files does without
-
     config = Config(**json.loads(settings))
     dataset = prepare.load_data(config)
-    _, arrays = samples.stored(dataset, config.augment, config.channels_last)
+    _, arrays = stored(dataset, config.augment, config.channels_last)
     held = prepare.divide(config, dataset).clients
     return {n: arrays[n].numpy() for n in ("train_x", "train_y")}, [one.numpy() for one in held]
+
+
+class Keeping:
+    """What clients keep between rounds, on their own disk, by run, client and round.
+
+    The server says which round's state a client goes on from, and which one it would need after
+    going back to its last checkpoint. Both are kept until the server names newer ones, so that a
+    server that is killed and resumed finds every client as it left it.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        if not re.fullmatch(r"[0-9a-f]{8,64}", run):
+            raise RunError(f"run is {run!r}; expected its name in hexadecimal digits")
+        self.folder = folder / run
+
+    def load(self, client: int, round_number: int, names: tuple[str, ...], size: int) -> Vectors:
+        """The state after a round; zeros after round 0, when the client was never taken over."""
+        if not names or not round_number:
+            return {name: torch.zeros(size) for name in names}
+        path = client_path(self.folder, client, round_number)
+        try:
+            vectors, _ = storage.load_tensors(path)
+        except RunError as error:
+            raise RunError(
+                f"client {client} has no state of round {round_number}: {error}"
+            ) from error
+        if set(vectors) != set(names) or any(v.shape != (size,) for v in vectors.values()):
+            raise RunError(f"{path} does not fit this model and method; start a new run")
+        return vectors
+
+    def save(self, client: int, round_number: int, state: Vectors, keep: set[int]) -> None:
+        """Store the state after a round, and remove those of rounds not in ``keep``."""
+        if not state:
+            return
+        storage.make_folder(self.folder, storage.PRIVATE)
+        storage.save_tensors(client_path(self.folder, client, round_number), state, {})
+        kept = {client_path(self.folder, client, number) for number in (*keep, round_number)}
+        for path in self.folder.glob(f"{client:06d}-*.safetensors"):
+            if path not in kept:
+                path.unlink()

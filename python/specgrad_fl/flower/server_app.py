@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
+import uuid
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from specgrad_data import Dataset
 
-from specgrad_fl import training
+from specgrad_fl import storage, training
 from specgrad_fl.config import Config
 from specgrad_fl.flower import app as settings
 from specgrad_fl.flower.executor import FlowerExecutor
-from specgrad_fl.flower.federation import FlowerFiles
 from specgrad_fl.prepare import prepare
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory, check_same, extended
@@ -31,10 +31,8 @@ def main(grid: Grid, context: Context) -> None:
     if run.finished:
         print("the run has finished all its rounds already", flush=True)
         return
-    files = FlowerFiles(run.path)
-    with files.outcome():
-        elsewhere = functools.partial(FlowerExecutor, grid, files.identity())
-        training.carry_on(run, config, _say, elsewhere, dataset)
+    elsewhere = functools.partial(FlowerExecutor, grid, identity(run))
+    training.carry_on(run, config, _say, elsewhere, dataset)
 
 
 def take_up(run: RunDirectory, config: Config) -> tuple[Config, Dataset]:
@@ -49,6 +47,15 @@ def take_up(run: RunDirectory, config: Config) -> tuple[Config, Dataset]:
     resolved, dataset, _ = prepare(config)
     asked = {k: v for k, v in resolved.as_dict().items() if k not in settings.COMMAND_KEYS}
     return stored.replace(**check_same(stored, asked), engine="flower"), dataset
+
+
+def identity(run: RunDirectory) -> str:
+    """The name under which nodes keep this run's client states, drawn when first asked for."""
+    path = run.path / "flower" / "identity"
+    if not path.is_file():
+        storage.make_folder(path.parent)
+        storage.write_text(path, uuid.uuid4().hex)
+    return path.read_text(encoding="utf-8")
 
 
 def _say(record: Record, config: Config) -> None:

@@ -13,10 +13,12 @@ from flwr.app.error import Error
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
-from specgrad_fl import prepare, progress, training
+from specgrad_fl import plots, prepare, progress, training
 from specgrad_fl.flower import client_app
 from specgrad_fl.flower.executor import FlowerExecutor
-from specgrad_fl.flower.federation import FlowerFiles, write_shards
+from specgrad_fl.flower.place import write_shards
+from specgrad_fl.flower.server_app import identity
+from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
 
@@ -84,7 +86,7 @@ class Federation:
     def __init__(self, path: Path, config: Any, nodes: int) -> None:
         self.run = RunDirectory(path)
         dataset = training.begin(self.run, config)
-        self.files = FlowerFiles(path)
+
         self.nodes = {100 + k: path / f"node-{k}" for k in range(nodes)}
         folders = [folder / "data" for folder in self.nodes.values()]
         write_shards(config, dataset, prepare.divide(config, dataset).clients, folders)
@@ -96,7 +98,7 @@ class Federation:
         )
 
     def play(self, watch: Any = progress.silent) -> RunDirectory:
-        begin = functools.partial(FlowerExecutor, self.grid, self.files.identity())
+        begin = functools.partial(FlowerExecutor, self.grid, identity(self.run))
         return training.carry_on(self.run, self.run.config(), watch, begin)
 
 
@@ -105,6 +107,13 @@ def _identity(monkeypatch):
     """Messages carry the run and node that Flower's processes are told of."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    """Drawing them takes longer than the rounds of these tests."""
+    monkeypatch.setattr(plots, "curves", lambda *arguments: None)
+    monkeypatch.setattr(Partition, "heatmap", lambda *arguments: None)
 
 
 @pytest.fixture

@@ -119,34 +119,40 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_answer_is_left_out_and_named(federation, fault):
-    """The mean is that of the others, with their shares renormalised."""
-    change, reason = FAULTS[fault]
-    made = federation(nodes=6, rounds=1)
-    drawn = draw_clients(made.run.config(), 6, 0)
-    bad, rest = drawn[1], [drawn[0], drawn[2]]
-    in_round(made, 100 + bad, 0, change)
+def test_a_bad_answer_is_left_out_and_named(federation):
+    """One fault in each round; the mean is that of the others, with their shares renormalised."""
+    made = federation(nodes=6, rounds=len(FAULTS))
+    config = made.run.config()
+    drawn = [draw_clients(config, 6, number) for number in range(config.rounds)]
+    faults = list(FAULTS)
     sent = {}
 
-    def remember(node, reply, tamper=made.grid.tamper):
-        if node - 100 in rest and reply.metadata.message_type == "train":
-            _, arrays = wire.unpack(reply.content)
-            sent[node - 100] = torch.from_numpy(weights(arrays, node - 100))
-        return tamper(node, reply)
+    def tamper(node, reply):
+        if reply.metadata.message_type != "train":
+            return reply
+        facts, arrays = wire.unpack(reply.content)
+        number, client = facts["round"], node - 100
+        if client == drawn[number][1]:
+            return FAULTS[faults[number]][0](reply)
+        sent[number, client] = torch.from_numpy(weights(arrays, client))
+        return reply
 
-    made.grid.tamper = remember
-    (record,) = made.play().records()
-    assert record["clients"] == rest
-    assert record["left_out"] == [bad]
-    assert record["reasons"][0].startswith(f"client {bad}: ")
-    assert reason in record["reasons"][0]
-    rows = torch.stack([sent[client] for client in rest])
-    mean = weighted_sum(rows, torch.tensor([0.5, 0.5], dtype=torch.float64))
-    stored, _ = storage.load_tensors(made.run.last_path)
-    model = prepare.build_model(Blueprint(made.run.config(), images(), Inputs(10, 1, 8)))
-    for name, value in model.named(mean).items():
-        assert torch.equal(stored[f"model.{name}"], value)
+    model = prepare.build_model(Blueprint(config, images(), Inputs(10, 1, 8)))
+
+    def check(record, config):
+        number = record["round"] - 1
+        rest, bad = [drawn[number][0], drawn[number][2]], drawn[number][1]
+        assert (record["clients"], record["left_out"]) == (rest, [bad]), faults[number]
+        assert record["reasons"][0].startswith(f"client {bad}: ")
+        assert FAULTS[faults[number]][1] in record["reasons"][0]
+        rows = torch.stack([sent[number, client] for client in rest])
+        mean = weighted_sum(rows, torch.tensor([0.5, 0.5], dtype=torch.float64))
+        stored, _ = storage.load_tensors(made.run.last_path)
+        for name, value in model.named(mean).items():
+            assert torch.equal(stored[f"model.{name}"], value), faults[number]
+
+    made.grid.tamper = tamper
+    assert len(made.play(check).records()) == len(FAULTS)
 
 
 def test_a_round_below_the_minimum_is_repeated(federation):

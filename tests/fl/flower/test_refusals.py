@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import http.server
 import importlib.util
+import os
 import re
 import stat
-import threading
+import sys
 
 import pytest
 from flwr.app import Context, RecordDict
 from specgrad_fl import cli
 from specgrad_fl.errors import RunError
-from specgrad_fl.flower import federation as flower
-from specgrad_fl.flower import keys, server_app
+from specgrad_fl.flower import app, federation, keys, server_app
 
 TRAIN = ["train", "--engine=flower", "--clients=2", "--active=2", "--rounds=1"]
 
@@ -43,43 +42,15 @@ def test_flower_is_not_installed(refused, monkeypatch):
 
 
 def test_another_flower_is_installed(refused, monkeypatch):
-    monkeypatch.setattr(flower.metadata, "version", lambda name: "1.30.0")
-    for command in (TRAIN, ["flower", "keys", "--host=a"]):
-        assert "this works with Flower 1.41 to 1.41, and 1.30.0 is installed" in refused(*command)
-
-
-def test_nothing_is_written_before_a_refusal(refused, tmp_path):
-    message = refused(*TRAIN, "--superlink=127.0.0.1:1", "--out=run")
-    assert "nothing answers at 127.0.0.1:1; check --superlink" in message
-    assert not (tmp_path / "run").exists()
-
-
-class NoSuperLink(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *arguments):
-        """Say nothing."""
-
-
-def test_something_else_answers(refused, tmp_path):
-    """A web server that is no SuperLink."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), NoSuperLink) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{server.server_port}"
-        try:
-            message = refused(
-                *TRAIN, f"--superlink={address}", "--insecure", "--out=plain", "--quiet"
-            )
-        finally:
-            server.shutdown()
-    assert "`flwr run` failed: " in message
-    assert not (tmp_path / "plain").exists()
+    monkeypatch.setattr(app.metadata, "version", lambda name: "1.27.0")
+    for oldest, command in (("1.41", TRAIN), ("1.28", ["flower", "keys", "--host=a"])):
+        expected = f"this works with Flower {oldest} to 1.42, and 1.27.0 is installed"
+        assert expected in refused(*command)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*TRAIN, "--superlink=server"], "superlink is 'server'; write HOST:PORT"),
-        ([*TRAIN, "--superlink=10.9.8.7:1", "--insecure"], "insecure is for the loopback"),
-        ([*TRAIN, "--tls-ca=absent.crt"], "tls_ca is absent.crt, which is no file"),
         ([*TRAIN, "--min-clients=3"], "min_clients is 3 and active 2"),
         ([*TRAIN, "--nodes=0"], "nodes is 0; the least is 1"),
         ([*TRAIN, "--engine=flowers"], "engine is 'flowers'; did you mean 'flower'?"),
@@ -107,7 +78,7 @@ def test_keys_are_private_and_never_replaced(tmp_path):
         keys.make(tmp_path / "keys", ["server"], ["node-1"])
 
 
-VERSION = flower.metadata.version("specgrad")
+VERSION = app.metadata.version("specgrad")
 
 
 @pytest.mark.parametrize(
@@ -129,19 +100,35 @@ def test_the_server_refuses_a_setting(asked, message, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_fails_leaves_its_traceback(tmp_path):
-    files = flower.FlowerFiles(tmp_path)
-    assert not files.server_lives()
-    assert files.ended() == (False, None)
+ENDS = {
+    "a mistake": ("specgrad_data.errors.UserError: too few\n", "too few", "^too few$"),
+    "a fault": (
+        "ZeroDivisionError: none\n",
+        "none",
+        r"the run did: .*none \(see .*server.txt",
+    ),
+    "a death": ("round 1 of 2\n", None, r"No heartbeat .*; continue with `specgrad-fl resume "),
+}
 
-    def fail():
-        assert files.server_lives()
-        raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), files.outcome():
-        fail()
-    assert not files.server_lives()
-    ended, error = files.ended()
-    assert ended
-    assert error == f"the server failed; {files.log('server')} has the reason"
-    assert "ZeroDivisionError" in files.log("server").read_text()
+@pytest.mark.parametrize("name", ENDS)
+def test_why_a_server_ended(tmp_path, monkeypatch, name):
+    """Its own sentence where it has one, else the way to its log and on."""
+    said, raised, message = ENDS[name]
+    told = f"ServerApp failed with exception: {raised}" if raised else "No heartbeat"
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "server.txt").write_text(said)
+    answer = {"runs": [{"status": "finished:failed", "status-details": told}]}
+    monkeypatch.setattr(federation, "flwr", lambda *words: answer)
+    with pytest.raises(RunError, match=message):
+        raise federation.Conductor(tmp_path)._ended("server", 0)
+
+
+def test_a_process_that_ends_early_is_named(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    held, _wanted = (os.fdopen(end) for end in os.pipe())
+    monkeypatch.setattr(sys, "stdin", held)
+    conductor = federation.Conductor(tmp_path)
+    conductor._start("superlink", ["sh", "-c", "echo no room; exit 3"])
+    with pytest.raises(RunError, match=r"superlink ended with exit code 3: no room \(see .*txt"):
+        conductor._until(lambda: False)

@@ -6,7 +6,7 @@ import pytest
 from federations import result_of
 from specgrad_fl import training
 from specgrad_fl.errors import RunError
-from specgrad_fl.flower.trainer import Keeping
+from specgrad_fl.flower.place import Keeping
 
 
 class Killed(Exception):
