@@ -1,7 +1,8 @@
-"""What Flower's simulation costs over one process: ``python -m benchmarks.flower``.
+"""What Flower costs over one process: ``python -m benchmarks.flower``, with `flwr[simulation]`.
 
-The same experiment in one process and as a Flower app in Flower's simulation (`flwr[simulation]`,
-Ray). The first round is left out: it builds models and plans.
+The same experiment in one process, as a Flower app in Flower's simulation (Ray), and on the
+SuperNodes that `train --engine flower` starts. The first round is left out: it builds models and
+plans, and in simulation Ray's workers import torch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from specgrad_fl import Config, train
@@ -21,9 +23,9 @@ from specgrad_fl.flower.federation import LOOPBACK, answers, connect, environmen
 from specgrad_fl.runs import RunDirectory
 
 EXPERIMENTS = {
-    "digits, ResNet-8, 3 clients": {"clients": 6, "active": 3},
-    "digits, ResNet-8, 12 clients": {"clients": 12, "active": 12},
-    "digits, ResNet-20, 3 clients": {"clients": 6, "active": 3, "model": "resnet20"},
+    "resnet8": {"clients": 6, "active": 3},
+    "resnet20": {"clients": 6, "active": 3, "model": "resnet20"},
+    "twelve": {"clients": 12, "active": 12},
 }
 
 
@@ -33,9 +35,10 @@ def seconds(run: RunDirectory) -> float:
 
 
 @contextlib.contextmanager
-def simulation(folder: Path):
+def superlink(folder: Path) -> Iterator[dict[str, str]]:
     """The environment of a SuperLink that simulates its nodes."""
     (port,) = free_ports(1)
+    # Ray's workers would give way to every other process of the machine
     env = {**environment(folder / "home"), "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
     command = ["flower-superlink", "--insecure", "--simulation", "--host", LOOPBACK]
     with open(folder / "superlink.txt", "wb") as log:
@@ -52,30 +55,45 @@ def simulation(folder: Path):
         link.wait()
 
 
-def simulated(config: Config, folder: Path, env: dict[str, str]) -> RunDirectory:
+def simulated(config: Config, folder: Path) -> RunDirectory:
     """A run of the app with as many nodes as clients."""
     app.write(folder / "app", config, str(folder / "run"))
     nodes = f"num-supernodes={config.clients}"
-    flwr("run", str(folder / "app"), "specgrad", "--federation-config", nodes, env=env)
-    run = RunDirectory(folder / "run")
-    while not run.finished:
-        time.sleep(1)
-    return run
+    with superlink(folder) as env:
+        words = ["run", str(folder / "app"), "specgrad", "--federation-config", nodes]
+        number = str(flwr(*words, env=env)["run-id"])
+        command = ["flwr", "log", number, "specgrad", "--stream"]
+        subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+    return RunDirectory(folder / "run")
+
+
+def on_nodes(config: Config, folder: Path) -> RunDirectory:
+    """A run on three SuperNodes of this machine."""
+    return train(config.replace(engine="flower", nodes=3), folder / "run")
+
+
+WAYS = {"simulation": simulated, "processes": on_nodes}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=11)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=[*EXPERIMENTS])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS])
+    arguments = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")
-    print("| experiment | one process | simulation | overhead of a round |\n|---|---|---|---|")
-    for name, settings in EXPERIMENTS.items():
-        config = Config(rounds=rounds, batch_size=64, eval_every=1, workers=1, **settings)
-        with tempfile.TemporaryDirectory() as folder:
-            here = seconds(train(config, Path(folder) / "here"))
-            with simulation(Path(folder)) as env:
-                there = seconds(simulated(config, Path(folder), env))
-        print(f"| {name} | {here:.2f} s | {there:.2f} s | {there - here:.2f} s |", flush=True)
+    print(
+        "| experiment | one process | where | there | overhead of a round |\n|---|---|---|---|---|"
+    )
+    for name in arguments.experiments:
+        settings = EXPERIMENTS[name]
+        config = Config(rounds=arguments.rounds, batch_size=64, workers=1, **settings)
+        for way in arguments.ways:
+            with tempfile.TemporaryDirectory() as folder:
+                here = seconds(train(config, Path(folder) / "here"))
+                there = seconds(WAYS[way](config, Path(folder)))
+            cost = f"{there - here:.2f} s"
+            print(f"| {name} | {here:.2f} s | {way} | {there:.2f} s | {cost} |", flush=True)
 
 
 if __name__ == "__main__":
