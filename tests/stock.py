@@ -98,14 +98,16 @@ class Stock:
         return str(flwr("run", str(folder), "specgrad", *more, env=self.env)["run-id"])
 
     def ended(self, number: str) -> dict[str, Any]:
-        """What Flower says of a run when it has ended."""
+        """What Flower says of a run when it has ended, and ``log``, what its server said."""
 
         # one process that waits: `flwr list` costs a second of computing each time
         follow = ["flwr", "log", number, "specgrad", "--stream"]
-        subprocess.run(follow, env=self.env, timeout=PATIENCE, capture_output=True, check=False)
+        said = subprocess.run(
+            follow, env=self.env, timeout=PATIENCE, capture_output=True, text=True, check=False
+        )
         (found,) = flwr("list", "specgrad", "--run-id", number, env=self.env)["runs"]
         assert found["status"].startswith("finished"), found
-        return found
+        return {**found, "log": said.stdout}
 
     def stop(self) -> None:
         for process in reversed(self.processes.values()):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message, RecordDict
-from flwr.app.error import Error
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 from specgrad_fl import plots, prepare, progress, training
 from specgrad_fl.flower import client_app
 from specgrad_fl.flower.executor import FlowerExecutor
@@ -105,6 +104,10 @@ class Federation:
 @pytest.fixture(autouse=True)
 def _identity(monkeypatch):
     """Messages carry the run and node that Flower's processes are told of."""
+    if find_spec("flwr.supercore.task_identity") is None:  # Flower before 1.41
+        return
+    from flwr.supercore.task_identity import TaskIdentity
+
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 

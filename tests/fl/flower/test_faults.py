@@ -7,8 +7,7 @@ import pytest
 import specgrad_data
 import torch
 from federations import result_of
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.app.error import Error
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from specgrad_fl import prepare, samples, storage
 from specgrad_fl.engine import draw_clients
 from specgrad_fl.errors import RunError

@@ -15,8 +15,15 @@ from pathlib import Path
 import pytest
 from federations import SMALL, result_of
 from specgrad_fl import Config, training
+from specgrad_fl.errors import RunError
 from specgrad_fl.flower import keys
-from specgrad_fl.flower.federation import LOOPBACK, answers, environment, private_network
+from specgrad_fl.flower.federation import (
+    LOOPBACK,
+    answers,
+    environment,
+    flwr,
+    private_network,
+)
 from specgrad_fl.runs import RunDirectory
 from stock import PATIENCE, VERSION, Stock, files_others_can_read, waited
 
@@ -64,8 +71,10 @@ def test_a_refused_setting_ends_the_run_in_a_sentence(stock):
     number = stock.submit(Config(**SETTINGS), "refused", "--run-config", "method='fedporx'")
     ended = stock.ended(number)
     assert ended["status"] == "finished:failed"
-    assert "there is no method 'fedporx'; did you mean 'fedprox'?" in ended["status-details"]
+    assert "there is no method 'fedporx'; did you mean 'fedprox'?" in ended["log"]
     assert not (stock.folder / "refused").exists()
+    with pytest.raises(RunError, match=r"`flwr run` failed: .*nowhere"):
+        flwr("run", str(stock.folder / "app-refused"), "nowhere", env=stock.env)
 
 
 def test_a_killed_node_is_left_out(stock):
