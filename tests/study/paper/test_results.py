@@ -221,6 +221,7 @@ README = {
     "Gaussian average subtracted (`gaussian`)": ("strategies", "Gaussian detrend"),
     "low frequencies removed (`fft`)": ("strategies", "Low-frequency suppression"),
     "mean of each output filter subtracted (`centralize`)": ("mechanism", "centralize"),
+    "low frequencies removed, those means put back": ("mechanism", "fft without the filter means"),
 }
 
 
