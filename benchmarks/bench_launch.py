@@ -8,6 +8,7 @@ microseconds, and none of it is in these figures. It needs a C compiler, and no 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -15,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+
+from benchmarks.machine import cpu_model
 
 REPEATS = 15
 CALLS = 200
@@ -44,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--models", nargs="+", choices=sorted(MODELS), default=["resnet20", "densenet121"]
     )
+    parser.add_argument("--json", action="store_true", help="print JSON with the machine's name")
     options = parser.parse_args(arguments)
     if driver.why_not():
         print(driver.why_not(), file=sys.stderr)
@@ -52,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         device = driver.Device(Path(folder))
         device.listen(False)
-        print("host time of one call in microseconds, on a stand-in driver")
-        print(f"{'model':12} {'tensors':>7} {'launches':>8} {'same':>7} {'moved':>7}")
+        rows = []
         for model in options.models:
             lists = [[torch.empty(length) for length in MODELS[model]] for _ in range(2)]
             turn = [0]
@@ -65,11 +68,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 turn[0] ^= 1
                 launch.run(lists[turn[0]], spec)
 
-            launches = launch.find(lists[0], spec).tables.launches
-            print(
-                f"{model:12} {len(lists[0]):7} {launches:8} {microseconds(same):7.1f} "
-                f"{microseconds(moved):7.1f}"
-            )
+            row = {"model": model, "tensors": len(lists[0])}
+            row["launches"] = launch.find(lists[0], spec).tables.launches
+            rows.append(row | {"same": microseconds(same), "moved": microseconds(moved)})
+    if options.json:
+        print(json.dumps({"machine": cpu_model(), "rows": rows}))
+        return 0
+    print(f"host time of one call in microseconds, on a stand-in driver, {cpu_model()}")
+    print(f"{'model':12} {'tensors':>7} {'launches':>8} {'same':>7} {'moved':>7}")
+    for row in rows:
+        print("{model:12} {tensors:7} {launches:8} {same:7.1f} {moved:7.1f}".format(**row))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Finds the barriers that the kernels ask for, and takes one away."""
+"""Finds the barriers that the kernels ask for, takes one away, and looks for the race."""
 
 from __future__ import annotations
 
@@ -12,8 +12,20 @@ from typing import Any
 from triton.runtime.jit import JITFunction
 
 from specgrad_kernels.backends import triton as package
+from specgrad_kernels.spec import FilterSpec
+from triton_tools.compare import random_grads
+from triton_tools.execute import execute
+from triton_tools.warps import Race, run_together, run_without_barriers
 
 _CALL = "tl.debug_barrier()"
+CASES = {
+    "interpolate": ([432], FilterSpec()),
+    "subtract_smooth": ([100], FilterSpec("lap", window=25)),
+}
+"""The shortest call in which a barrier of each kernel decides something."""
+DOUBLED = ("subtract_smooth",)
+"""Before these the compiler has put barriers of its own, as matrices pass through shared memory.
+A compiler need not, so they stay; without both, the race is there."""
 
 
 def device_functions() -> dict[str, JITFunction]:
@@ -51,3 +63,15 @@ def _replace(function: Any, source: str) -> None:
     function._unsafe_update_src(source)
     for other in device_functions().values():
         other.hash = None  # who calls the function is another kernel now
+
+
+def found_without(kernel: str, number: int) -> bool:
+    """Whether the race is found that a barrier prevents, once the barrier is taken away."""
+    lengths, spec = CASES[kernel]
+    run = run_without_barriers if kernel in DOUBLED else run_together
+    with without(kernel, number):
+        try:
+            execute(random_grads(lengths), spec, run=run, only=kernel)
+        except Race as race:
+            return "global memory" in str(race)
+    return False

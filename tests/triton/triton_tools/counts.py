@@ -8,7 +8,9 @@ to a gradient. Moves into registers are left out: nearly all of them the assembl
 from __future__ import annotations
 
 import csv
+import json
 import os
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from specgrad_kernels.backends.triton.signals import plain_signal
 from specgrad_kernels.backends.triton.tables import KERNELS
 from specgrad_kernels.spec import FilterSpec
 from triton_tools import model
+from triton_tools.barriers import barriers, found_without
 from triton_tools.compare import random_grads
 from triton_tools.lists import MODELS
 from triton_tools.offline import Variant, compile_variant, resources
@@ -253,10 +256,33 @@ def model_rows(name: str) -> list[tuple[str, ...]]:
     return [(name, "fft, ratio 0.05", figure, str(value)) for figure, value in figures.items()]
 
 
+def barrier_rows() -> list[tuple[str, ...]]:
+    """Whether the race is found that taking each barrier away leaves behind."""
+    return [
+        (kernel, f"without barrier {index}", "race found", str(int(found_without(kernel, index))))
+        for kernel, index in barriers()
+    ]
+
+
+def host_rows() -> list[tuple[str, ...]]:
+    """Host time of a call, in a process with a stand-in driver; the machine is named."""
+    command = [sys.executable, "-m", "benchmarks.bench_launch", "--json"]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    measured = json.loads(done.stdout)
+    figure = "host microseconds, {} addresses"
+    return [
+        (row["model"], measured["machine"], figure.format(way), f"{row[way]:.1f}")
+        for row in measured["rows"]
+        for way in ("same", "moved")
+    ]
+
+
 def write(path: Path) -> None:
     """Count everything and replace the table."""
     rows = [row for case in CASES for row in kernel_rows(case)]
     rows += [row for name in MODELS for row in model_rows(name)]
+    rows += barrier_rows() + host_rows()
     _replace(path, rows)
     # The estimates are made from the rows above.
     _replace(path, rows + estimate_rows(path))
