@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import specgrad_data
 import torch
-from specgrad_fl import prepare, storage
+from specgrad_fl import plots, pool, prepare, storage, training
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
+from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
 SMALL: dict[str, Any] = {
@@ -41,6 +50,86 @@ def restore_threads():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures_of_runs(request, monkeypatch):
+    """They cost more than the rounds of so small a run; the mark ``pictures`` asks for them."""
+    if request.node.get_closest_marker("pictures") is None:
+        monkeypatch.setattr(plots, "curves", lambda path, runs: None)
+        monkeypatch.setattr(Partition, "heatmap", lambda partition, path, labels, classes: None)
+
+
+class Forked:
+    """A process that begins as a copy of this one: as separate, and it has torch already."""
+
+    returncode: int | None = None
+
+    def __init__(self, command: list[str], *, pass_fds: list[int], **_: Any) -> None:
+        (socket,) = pass_fds
+        self.pid = os.fork()
+        if self.pid:
+            return
+        try:
+            os.setsid()
+            os.closerange(3, socket)
+            os.closerange(socket + 1, os.sysconf("SC_OPEN_MAX"))
+            sys.argv = command[2:]
+            runpy.run_module(command[2], run_name="__main__")
+        finally:
+            os._exit(0)
+
+    def wait(self, timeout: float = 600) -> int:
+        deadline = time.monotonic() + timeout
+        while self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a copy", timeout)
+            else:
+                time.sleep(0.001)
+        return self.returncode
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def copies_as_workers(request, monkeypatch):
+    """Workers need no seconds to import torch; the mark ``interpreters`` asks for real ones."""
+    if request.node.get_closest_marker("interpreters") is None:
+        torch.set_num_threads(1)  # a copy has one thread alone
+        names = {"DEVNULL": None, "TimeoutExpired": subprocess.TimeoutExpired}
+        monkeypatch.setattr(pool, "subprocess", SimpleNamespace(Popen=Forked, **names))
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory) -> Callable[[Config], RunDirectory]:
+    """The run of a configuration, played once in a test process and never changed."""
+    folder = tmp_path_factory.mktemp("trained")
+
+    def trained(config: Config) -> RunDirectory:
+        # settings without influence on the result have none on its files but these
+        kept = f"{config.digest}-{config.checkpoint_every}-{config.state_ram_mib}"
+        run = RunDirectory(folder / kept)
+        return run if run.finished else training.train(config, run.path)
+
+    return trained
+
+
+@pytest.fixture
+def copied(trained_once) -> Callable[[Config, Path], RunDirectory]:
+    """A copy of such a run, to do anything with."""
+
+    def copy(config: Config, path: Path) -> RunDirectory:
+        shutil.copytree(trained_once(config).path, path)
+        return RunDirectory(path)
+
+    return copy
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.executor import Executor
 from specgrad_fl.machine import peak_mib
 from specgrad_fl.methods import Round, weighted_sum
+from specgrad_fl.own_code import blaming
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import Blueprint, inputs_of
 from specgrad_fl.progress import Watcher
@@ -169,17 +170,14 @@ class Engine:
         """All rounds that are left. An interrupt costs the round in progress, no other."""
         try:
             while self.state.rounds < self.config.rounds:
-                watch(self.advance(), self.config)
+                with blaming(self.config.own_code):
+                    record = self.round(self.state.rounds)
+                    self.keep(record)
+                watch(record, self.config)
         except KeyboardInterrupt:
             if self._whole and self.state.rounds > self.run.load_rounds():
                 self.store()
             raise
-
-    def advance(self) -> Record:
-        """The next round, kept."""
-        record = self.round(self.state.rounds)
-        self.keep(record)
-        return record
 
     def keep(self, record: Record) -> None:
         """Record the round just played, and store the state when that is due."""

@@ -51,14 +51,24 @@ def imported(kind: str, name: str) -> Any:
         ) from error
 
 
-def failure(error: Exception, named: Mapping[str, str]) -> RunError | None:
-    """The refusal for an error that a user's own code made; ``None`` where there is no such code.
+@contextmanager
+def blaming(named: Mapping[str, str]) -> Iterator[None]:
+    """An error that a user's own code may have made becomes a refusal that names the code.
 
     named: settings such as ``method`` and the ``module:attribute`` that each of them names
     """
-    own = {kind: name for kind, name in named.items() if ":" in name}
-    if not own:
-        return None
+    try:
+        yield
+    except RunError:
+        raise
+    except Exception as error:
+        own = {kind: name for kind, name in named.items() if ":" in name}
+        if not own:
+            raise
+        raise _blamed(error, own) from error
+
+
+def _blamed(error: Exception, own: Mapping[str, str]) -> RunError:
     frames = traceback.extract_tb(error.__traceback__)
     trace = "".join(traceback.format_exception(error))
     said = f"{type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from specgrad_fl.errors import RunError
-from specgrad_fl.own_code import failure
+from specgrad_fl.own_code import blaming
 
 Message = dict[str, Any]
 SECONDS_TO_LEAVE = 1.0
@@ -140,14 +140,12 @@ def serve(
         except (EOFError, OSError):
             return
         try:
-            reply = {"value": answer(order, lambda news: send({NEWS: news}))}
+            with blaming(own_code()):
+                reply = {"value": answer(order, lambda news: send({NEWS: news}))}
         except RunError as error:
             reply = {"error": str(error), "trace": error.trace}
-        except Exception as error:
-            own = failure(error, own_code())
+        except Exception:
             reply = {"crash": traceback.format_exc()}
-            if own is not None:
-                reply = {"error": str(own), "trace": own.trace}
         try:
             send(reply)
         except OSError:

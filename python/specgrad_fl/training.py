@@ -12,7 +12,7 @@ from specgrad_fl import machine, methods
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine, RemoteExecutor
 from specgrad_fl.errors import Diverged, RunError
-from specgrad_fl.own_code import failure, imported
+from specgrad_fl.own_code import blaming, imported
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import divide, inputs_of, load_data, prepare
 from specgrad_fl.progress import Watcher, silent
@@ -126,50 +126,31 @@ def carry_on(
 ) -> RunDirectory:
     """Play the rounds that are left, with clients here or on other machines."""
     machine.check_amp(config)
-    of_watcher: list[Exception] = []
-
-    def watched(record: Record, config: Config) -> None:
+    with run.locked():
+        dataset = dataset or load_data(config)
+        partition = partition_of(run, config, dataset)
+        run.complete(partition, dataset, _about(config, dataset))
+        with blaming(config.own_code):
+            engine = Engine(config, dataset, partition, run, remote)
         try:
-            watch(record, config)
-        except Exception as error:
-            of_watcher.append(error)
-            raise
-
-    try:
-        with run.locked():
-            return _play(run, config, watched, remote, dataset or load_data(config))
-    except RunError:
-        raise
-    except Exception as error:
-        own = None if error in of_watcher else failure(error, config.own_code)
-        if own is None:
-            raise
-        raise own from error
+            with blaming(config.own_code):
+                engine.start()
+            engine.play(watch)
+            extra = engine.final_scores()
+        finally:
+            engine.close()
+        _finish(run, config, list(engine.records), extra)
+    return run
 
 
-def _play(
-    run: RunDirectory,
-    config: Config,
-    watch: Watcher,
-    remote: RemoteExecutor | None,
-    dataset: Dataset,
-) -> RunDirectory:
+def _finish(run: RunDirectory, config: Config, rounds: list[Record], extra: Record) -> None:
+    """The pictures and the summary of a run."""
     from specgrad_fl import plots
 
-    partition = partition_of(run, config, dataset)
-    run.complete(partition, dataset, _about(config, dataset))
-    engine = Engine(config, dataset, partition, run, remote)
-    try:
-        engine.start().play(watch)
-        extra = engine.final_scores()
-    finally:
-        engine.close()
-    rounds = list(engine.records)
     plots.curves(run.path / "curves.png", {run.path.name: rounds})
     if config.validation:
         plots.clients(run.path / "clients.png", {run.path.name: rounds[-1]["client_accuracies"]})
     run.write_summary(summarise(rounds, config) | extra)
-    return run
 
 
 def partition_of(run: RunDirectory, config: Config, dataset: Dataset) -> Partition:

@@ -1,5 +1,23 @@
 """Small federations for every test of this folder."""
 
-from federations import make_engine, play, restore_threads, small
+from federations import (
+    copied,
+    copies_as_workers,
+    make_engine,
+    no_pictures_of_runs,
+    play,
+    restore_threads,
+    small,
+    trained_once,
+)
 
-__all__ = ["make_engine", "play", "restore_threads", "small"]
+__all__ = [
+    "copied",
+    "copies_as_workers",
+    "make_engine",
+    "no_pictures_of_runs",
+    "play",
+    "restore_threads",
+    "small",
+    "trained_once",
+]

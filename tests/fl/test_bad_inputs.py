@@ -376,6 +376,7 @@ def test_the_live_line_never_wraps(monkeypatch, width):
     assert "\n" not in line
 
 
+@pytest.mark.pictures
 def test_pictures_show_single_points_and_whole_ticks(tmp_path, monkeypatch):
     from specgrad_fl import plots
 

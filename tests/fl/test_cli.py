@@ -30,6 +30,7 @@ def command(capsys, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.pictures
 def test_train_resume_plot_list(command, tmp_path):
     code, out, err = command("train", *FAST, "--eval-every=1", "--json")
     assert (code, err) == (0, "")
@@ -59,8 +60,8 @@ def test_train_resume_plot_list(command, tmp_path):
 
 
 def test_compare_runs_what_is_missing(command, tmp_path):
-    flags = ["compare", *FAST, "--quiet", "--methods=fedavg,fedprox", "--target=0.05"]
-    flags += ["--option", "fedprox.mu=0.5"]
+    flags = ["compare", *FAST, "--rounds=1", "--quiet", "--methods=fedavg,fedprox"]
+    flags += ["--target=0.05", "--option", "fedprox.mu=0.5"]
     code, out, _ = command(*flags, "--seeds=0")
     assert code == 0
     assert len(out.splitlines()) == 1 + 4 + 1
@@ -170,8 +171,8 @@ def test_mistakes(command, arguments, message):
     assert "Traceback" not in err
 
 
-def test_a_run_is_never_overwritten(command, tmp_path):
-    assert command("train", *FAST, "--quiet", "--out=here")[0] == 0
+def test_a_run_is_never_overwritten(command, small, copied, tmp_path):
+    copied(small(rounds=1), tmp_path / "here")
     before = (tmp_path / "here" / "last.safetensors").read_bytes()
     code, _, err = command("train", *FAST, "--quiet", "--out=here", "--seed=9")
     assert code == 2
@@ -189,8 +190,8 @@ def test_output_that_cannot_be_written(command, tmp_path):
         assert command("train", *FAST, "--out=closed/run")[0] == 2
 
 
-def test_resume_refuses_what_decides_the_result(command):
-    assert command("train", *FAST, "--quiet", "--out=here")[0] == 0
+def test_resume_refuses_what_decides_the_result(command, small, copied, tmp_path):
+    copied(small(rounds=1), tmp_path / "here")
     code, _, err = command("resume", "here", "--lr=0.5")
     assert code == 2
     assert "'--lr=0.5'; specgrad-fl resume does not take this setting" in err
@@ -221,6 +222,7 @@ def test_an_interrupted_run_is_named(command, monkeypatch):
     assert "`specgrad-fl resume here` continues" in err
 
 
+@pytest.mark.pictures
 def test_the_first_minute(command):
     code, out, err = command("train", *FAST, "--out=here")
     assert code == 0
@@ -281,7 +283,8 @@ def test_a_date_is_no_option(command, tmp_path):
 
 
 def test_one_seed_given_twice_is_one_seed(command):
-    code, out, _ = command("compare", *FAST, "--quiet", "--methods=fedavg,fedavg", "--seeds=0,0")
+    twice = ["--methods=fedavg,fedavg", "--seeds=0,0"]
+    code, out, _ = command("compare", *FAST, "--rounds=1", "--quiet", *twice)
     assert code == 0
     assert len(out.splitlines()) == 1 + 2 + 1
     assert "+-" not in out
@@ -297,8 +300,8 @@ def test_one_seed_given_twice_is_one_seed(command):
         ("summary.json", "{", ("resume",), "summary.json is damaged; delete it and resume"),
     ],
 )
-def test_a_damaged_run_is_named(command, tmp_path, file, text, commands, message):
-    assert command("train", *FAST, "--quiet", "--out=runs/one")[0] == 0
+def test_a_damaged_run_is_named(command, small, copied, tmp_path, file, text, commands, message):
+    copied(small(rounds=1), tmp_path / "runs/one")
     (tmp_path / "runs/one" / file).write_text(text)
     for name in commands:
         code, _, err = command(name, "runs" if name == "list" else "runs/one")
@@ -306,14 +309,13 @@ def test_a_damaged_run_is_named(command, tmp_path, file, text, commands, message
         assert message in err
 
 
-def test_plot_tells_runs_of_one_name_apart(command, monkeypatch):
+def test_plot_tells_runs_of_one_name_apart(command, small, copied, tmp_path, monkeypatch):
     from specgrad_fl import plots
 
     drawn = {}
     monkeypatch.setattr(plots, "curves", lambda path, runs: drawn.update(runs))
     for folder in ("a", "b"):
-        assert command("train", *FAST, "--quiet", f"--out={folder}/run")[0] == 0
-    drawn.clear()
+        copied(small(rounds=1), tmp_path / folder / "run")
     assert command("plot", "a/run", "b/run")[0] == 0
     assert list(drawn) == ["a/run", "b/run"]
 

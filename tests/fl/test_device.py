@@ -33,11 +33,11 @@ def test_a_run_on_a_device_is_the_run_on_the_cpu(monkeypatch, play, method):
 
 
 def test_no_batch_is_waited_for(monkeypatch, play):
-    """Eight times as many batches and twice the epochs, and not one copy more that a GPU awaits."""
+    """Many times as many batches and twice the epochs, and not one copy more that a GPU awaits."""
     waited = []
-    for settings in ({"batch_size": 64}, {"batch_size": 8, "epochs": 2}):
+    for settings in ({"batch_size": 240}, {"batch_size": 20, "epochs": 2}):
         with second_gpu(monkeypatch) as gpu:
-            play(device="cuda:1", filter="none", rounds=1, augment=True, **settings)
+            play(device="cuda:1", filter="none", rounds=1, active=1, augment=True, **settings)
         waited.append(len(gpu.waited))
     assert waited[0] == waited[1]
 

@@ -320,6 +320,7 @@ def test_partition_of_other_data_is_refused():
         anonymous.check(balanced(4, 9))
 
 
+@pytest.mark.pictures
 def test_counts_and_heat_map(tmp_path: Path):
     dataset = balanced(3, 4)
     partition = Partition([torch.tensor([0, 1, 4]), torch.tensor([8, 11])], "iid", "", math.nan, 0)

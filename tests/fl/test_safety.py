@@ -164,6 +164,7 @@ def test_other_files_of_other_runs_are_noticed(runs, tmp_path, small):
             use(run.path)
 
 
+@pytest.mark.pictures
 def test_pictures_are_drawn_over_pictures_alone(runs, tmp_path):
     mine = tmp_path / "mine.png"
     for _ in range(2):  # the second time over its own
@@ -225,6 +226,7 @@ def test_a_refused_run_leaves_no_folder(tmp_path, small, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.pictures
 def test_a_resumed_run_gets_its_heat_map(tmp_path, small):
     run = stopped(small(rounds=3), tmp_path / "run")
     for name in ("partition.png", "environment.json"):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from types import SimpleNamespace
 
 import pytest
 import torch
-from specgrad_fl import executor, pool, storage, training
+from specgrad_fl import storage, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 
@@ -19,40 +17,19 @@ def essence(run) -> list[dict]:
     return [{k: v for k, v in r.items() if k not in MEASURED} for r in run.records()]
 
 
-@pytest.mark.parametrize(("method", "workers"), [("fedavg", 2), ("scaffold", 3)])
-def test_workers_do_not_change_the_result(tmp_path, small, method, workers):
-    config = small(method=method, filter="fft", rounds=2)
+@pytest.mark.interpreters
+def test_workers_do_not_change_the_result(tmp_path, small):
+    config = small(method="scaffold", filter="fft", rounds=2)
     one = training.train(config, tmp_path / "one")
-    many = training.train(config.replace(workers=workers), tmp_path / "many")
+    many = training.train(config.replace(workers=3), tmp_path / "many")
     assert essence(one) == essence(many)
     assert one.last_path.read_bytes() == many.last_path.read_bytes()
     assert many.records()[-1]["memory_mib"]["workers"] > 0
 
 
-class Forked:
-    """A worker that begins as a copy of this process: as separate, and it has torch already."""
-
-    def __init__(self, command, *, pass_fds, **_):
-        (socket,) = pass_fds
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                os.closerange(3, socket)
-                os.closerange(socket + 1, os.sysconf("SC_OPEN_MAX"))
-                answer = executor.Worker()
-                pool.serve(socket, answer, answer.own_code)
-            finally:
-                os._exit(0)
-
-    def wait(self, timeout=None):
-        os.waitpid(self._pid, 0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_no_method_depends_on_the_workers(tmp_path, small, method, monkeypatch):
-    processes = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=TimeoutError)
-    monkeypatch.setattr(pool, "subprocess", processes)
+def test_no_method_depends_on_the_workers(tmp_path, small, method):
     config = small(method=method, filter="fft", rounds=2, sampling="bernoulli")
     one = training.train(config, tmp_path / "one")
     many = training.train(config.replace(workers=2), tmp_path / "many")

@@ -1,15 +1,23 @@
-"""Small federations for every test of this folder, without the pictures of their runs."""
+"""Small federations for every test of this folder."""
 
-import pytest
-from federations import make_engine, play, restore_threads, small
-from specgrad_fl import plots
-from specgrad_fl.partition import Partition
+from federations import (
+    copied,
+    copies_as_workers,
+    make_engine,
+    no_pictures_of_runs,
+    play,
+    restore_threads,
+    small,
+    trained_once,
+)
 
-__all__ = ["make_engine", "play", "restore_threads", "small"]
-
-
-@pytest.fixture(autouse=True)
-def no_pictures_of_runs(monkeypatch):
-    """They cost several times the rounds of so small a run, and are tested with the trainer."""
-    monkeypatch.setattr(plots, "curves", lambda path, runs: None)
-    monkeypatch.setattr(Partition, "heatmap", lambda partition, path, labels, classes: None)
+__all__ = [
+    "copied",
+    "copies_as_workers",
+    "make_engine",
+    "no_pictures_of_runs",
+    "play",
+    "restore_threads",
+    "small",
+    "trained_once",
+]

@@ -4,6 +4,7 @@ handwritten characters and for text."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -253,20 +254,16 @@ def vit(
     image_size: int = 32,
     patch: int = 4,
     dropout: float = 0.1,
+    dim: int = 512,
+    heads: int = 8,
+    mlp: int = 512,
 ) -> ViT:
-    """Width 512, 6 blocks of 8 heads; take ``patch=8`` for 64 x 64 images."""
-    return ViT(num_classes, in_channels, image_size, patch, 512, 6, 8, 512, dropout)
+    """Six blocks; take ``patch=8`` for 64 x 64 images."""
+    return ViT(num_classes, in_channels, image_size, patch, dim, 6, heads, mlp, dropout)
 
 
-def vit_small(
-    num_classes: int,
-    in_channels: int = 3,
-    image_size: int = 32,
-    patch: int = 4,
-    dropout: float = 0.1,
-) -> ViT:
-    """Width 192, 6 blocks of 3 heads: for a CPU."""
-    return ViT(num_classes, in_channels, image_size, patch, 192, 6, 3, 384, dropout)
+# for a CPU
+vit_small = partial(vit, dim=192, heads=3, mlp=384)
 
 
 class FemnistCNN(nn.Module):
