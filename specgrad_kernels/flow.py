@@ -50,6 +50,8 @@ _SIZE = ("size", "dim", "numel")
 _SHAPED_LIKE = ("view_as", "reshape_as", "expand_as", "type_as")
 
 SHORTCUT = "shortcut projection"
+SHORTCUT_BY_SHAPE = f"{SHORTCUT} (by its shape)"
+EMBEDDING = "embedding"
 TRANSITION = "transition between stages"
 DENSE = "dense layer of the classifier, written as a convolution"
 GATE = "convolution of globally pooled features (gate or head)"

@@ -34,13 +34,14 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from specgrad_kernels.flow import (
+    EMBEDDING,
     EMBEDDINGS,
     HEAD,
     LAYERS,
     NORMS,
     NOT_PATCHES,
     OTHER,
-    SHORTCUT,
+    SHORTCUT_BY_SHAPE,
     Flow,
     first_linear,
     is_scale,
@@ -222,7 +223,7 @@ class _Structure:
         """Reasons by parameter; a shared kernel is excluded only where every use of it is."""
         uses: dict[int, list[str | None]] = {}
         forced = {
-            id(kernel.parameter): f"{SHORTCUT} (by its shape)"
+            id(kernel.parameter): SHORTCUT_BY_SHAPE
             for kernel in map(shortcut_by_shape, self.unfollowed)
             if kernel is not None
         }
@@ -305,7 +306,7 @@ class _Structure:
     def _reason_of_other(self, parameter: nn.Parameter) -> str:
         owner = self.owners[id(parameter)]
         if isinstance(owner, EMBEDDINGS):
-            return "embedding"
+            return EMBEDDING
         if isinstance(owner, NORMS) or is_scale(owner):
             return "norm or scale"
         if parameter.dim() == 1 and isinstance(owner, LAYERS):

@@ -29,7 +29,7 @@ LINES = {
 # One process imports torch; a child of it, where a package is missing, runs one command.
 PROGRAM = """
 import contextlib, io, json, os, sys
-import torch, torch._dynamo
+import matplotlib.figure, matplotlib.ticker, safetensors.torch, scipy.stats, torch, torch._dynamo
 
 def outcome(package, line):
     read, write = os.pipe()

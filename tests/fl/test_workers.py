@@ -21,7 +21,7 @@ def essence(run) -> list[dict]:
 def test_workers_do_not_change_the_result(tmp_path, small):
     config = small(method="scaffold", filter="fft", rounds=2)
     one = training.train(config, tmp_path / "one")
-    many = training.train(config.replace(workers=3), tmp_path / "many")
+    many = training.train(config.replace(workers=2), tmp_path / "many")
     assert essence(one) == essence(many)
     assert one.last_path.read_bytes() == many.last_path.read_bytes()
     assert many.records()[-1]["memory_mib"]["workers"] > 0

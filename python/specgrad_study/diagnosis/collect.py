@@ -28,13 +28,13 @@ from torch import Tensor, nn
 
 from specgrad_kernels import FilterSpec, diagnostics, select_layers
 from specgrad_kernels.diagnostics import Disagreement, Noise, Snapshot
-from specgrad_kernels.flow import SHORTCUT, TRANSITION
+from specgrad_kernels.flow import EMBEDDING, SHORTCUT, SHORTCUT_BY_SHAPE, TRANSITION
 from specgrad_study.diagnosis.effects import Effect, Effects
 
 PASS_BATCH = 250
 NOISE_BATCHES = 8
 FULL, BATCH, UPDATE = SOURCES = ("full", "batch", "update")
-NOT_DIAGNOSED = (SHORTCUT, TRANSITION, "embedding")
+NOT_DIAGNOSED = (SHORTCUT, SHORTCUT_BY_SHAPE, TRANSITION, EMBEDDING)
 
 Said = Callable[[str], None]
 Changes = Mapping[str, Any]
@@ -138,7 +138,7 @@ def weight_tensors(model: nn.Module) -> list[str]:
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
         and parameter.dim() >= 2
-        and not reasons.get(name, "").startswith(NOT_DIAGNOSED)
+        and reasons.get(name) not in NOT_DIAGNOSED
     ]
 
 

@@ -27,6 +27,7 @@ from specgrad_study.paper.experiment import (
     Context,
     Experiment,
     Measured,
+    Missing,
     Part,
     Results,
 )
@@ -80,7 +81,7 @@ def rounds_of(*known: Found) -> set[int]:
     return {each.round for found in known for held in found.values() for each in held}
 
 
-def absent(cell: Cell, known: Found, rounds: set[int]) -> tuple[str, ...]:
+def absent(cell: Cell, known: Found, rounds: set[int]) -> tuple[Missing, ...]:
     """The seeds that were asked for and not diagnosed, or not at all of ``rounds``."""
     if cell.config is None:
         return (LEFT_OUT,)
@@ -88,9 +89,9 @@ def absent(cell: Cell, known: Found, rounds: set[int]) -> tuple[str, ...]:
     for seed in cell.seeds:
         left = sorted(rounds - rounds_of({seed: known.get(seed, [])}))
         if seed not in known:
-            reasons.append(f"seed {seed}: not diagnosed")
+            reasons.append(Missing(seed, "not diagnosed"))
         elif left:
-            reasons.append(f"seed {seed}: not diagnosed at rounds {', '.join(map(str, left))}")
+            reasons.append(Missing(seed, f"not diagnosed at rounds {', '.join(map(str, left))}"))
     return tuple(reasons)
 
 

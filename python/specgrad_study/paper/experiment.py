@@ -16,9 +16,22 @@ from specgrad_study.paper.numbers import Place
 from specgrad_study.paper.presets import Preset
 from specgrad_study.paper.sources import Source
 
-LEFT_OUT = "left out by this preset"
 # seeds that are shown where they happen to be finished, beyond those that were asked for
 KNOWN_SEEDS = tuple(range(10))
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why a value is missing; of no seed where that holds for the whole cell."""
+
+    seed: int | None
+    why: str
+
+    def __str__(self) -> str:
+        return self.why if self.seed is None else f"seed {self.seed}: {self.why}"
+
+
+LEFT_OUT = Missing(None, "left out by this preset")
 
 
 @dataclass(frozen=True)
@@ -48,16 +61,15 @@ class Cell:
         runs = {seed: archive.finished(self.config.replace(seed=seed)) for seed in seeds}
         return {seed: run for seed, run in runs.items() if run is not None}
 
-    def why_missing(self, archive: Archive) -> list[str]:
-        """For each seed that was asked for and has no result: which, and how far it is."""
+    def missing(self, archive: Archive) -> tuple[Missing, ...]:
+        """The seeds that were asked for and have no result, and how far they are."""
         if self.config is None:
-            return [LEFT_OUT]
-        configs = {seed: self.config.replace(seed=seed) for seed in self.seeds}
-        return [
-            f"seed {seed}: {archive.progress(config)}"
-            for seed, config in configs.items()
+            return (LEFT_OUT,)
+        return tuple(
+            Missing(config.seed, archive.progress(config))
+            for config in self.configs()
             if archive.finished(config) is None
-        ]
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,7 @@ class Measured:
     """The values of a cell by seed, where each was made, and why others are missing."""
 
     values: dict[int, float] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
     sources: dict[int, Source] = field(default_factory=dict)
 
     def apart(self, other: Measured) -> dict[int, float]:
@@ -88,7 +100,7 @@ def accuracies(cells: Sequence[Cell], archive: Archive, measure: str) -> Results
         runs = cell.finished(archive)
         results[cell.place] = Measured(
             {seed: 100 * run.summary[key] for seed, run in runs.items()},
-            tuple(cell.why_missing(archive)),
+            cell.missing(archive),
             {seed: run.source for seed, run in runs.items()},
         )
     return results

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specgrad_study.paper import claims
@@ -39,14 +39,10 @@ def collect(experiment: Experiment, cells: Sequence[Cell], subject: Subject) -> 
                 new = {s: v for s, v in values.items() if s not in found.values}
                 results[place] = Measured(
                     {**found.values, **new},
-                    tuple(m for m in found.missing if not _is_about(m, new)),
+                    tuple(each for each in found.missing if each.seed not in new),
                     {**found.sources, **{seed: sources[seed] for seed in new}},
                 )
     return Part(experiment, cells, results)
-
-
-def _is_about(missing: str, seeds: Iterable[int]) -> bool:
-    return any(missing.startswith(f"seed {seed}:") for seed in seeds)
 
 
 def verdicts(part: Part) -> list[Judged]:

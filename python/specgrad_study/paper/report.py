@@ -199,7 +199,7 @@ def _missing(part: Part) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for (row, column), found in part.results.items():
         if found.missing and column not in whole:
-            reasons.setdefault((column, "; ".join(found.missing)), []).append(row)
+            reasons.setdefault((column, "; ".join(map(str, found.missing))), []).append(row)
     same: dict[tuple[str, str], list[str]] = {}
     for (column, reason), rows in reasons.items():
         same.setdefault((reason, ", ".join(rows)), []).append(column)

@@ -84,7 +84,7 @@ def _values(part: Part, sources: _Sources) -> list[dict[str, Any]]:
             "paper": [number.mean, number.deviation] if (number := numbers.get(place)) else None,
             "values": {str(seed): round(v, DIGITS) for seed, v in sorted(found.values.items())},
             "sources": {str(seed): sources.number(s) for seed, s in sorted(found.sources.items())},
-            "missing": list(found.missing),
+            "missing": list(map(str, found.missing)),
         }
         for place, found in part.results.items()
     ]

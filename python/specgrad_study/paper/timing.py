@@ -37,6 +37,7 @@ from specgrad_study.paper.experiment import (
     Context,
     Experiment,
     Measured,
+    Missing,
     Results,
     against,
 )
@@ -227,14 +228,14 @@ def _rounds(cell: Cell, archive: Archive, targets: Mapping[int, float]) -> Measu
     sources, failed = {}, []
     for seed, run in cell.finished(archive).items():
         if seed not in targets or not run.evaluations:
-            failed.append(f"seed {seed}: no rounds are known, or FedAvg has no result")
+            failed.append(Missing(seed, "no rounds are known, or FedAvg has no result"))
             continue
         reached = rounds_to(targets[seed], run.evaluations)
         if reached is None:
-            failed.append(f"seed {seed}: does not reach {targets[seed]:.0%}")
+            failed.append(Missing(seed, f"does not reach {targets[seed]:.0%}"))
         else:
             rounds[seed], sources[seed] = reached, run.source
-    return Measured(rounds, (*failed, *cell.why_missing(archive)), sources)
+    return Measured(rounds, (*failed, *cell.missing(archive)), sources)
 
 
 def _timed(cell: Cell, facts: Mapping[str, Any]) -> dict[str, Measured]:
@@ -243,7 +244,7 @@ def _timed(cell: Cell, facts: Mapping[str, Any]) -> dict[str, Measured]:
         return dict.fromkeys(TIMED, Measured(missing=(LEFT_OUT,)))
     timings = facts.get("contenders", {})
     held = {c.seed: timings[c.digest] for c in cell.configs() if c.digest in timings}
-    absent = tuple(f"seed {seed}: not timed" for seed in cell.seeds if seed not in held)
+    absent = tuple(Missing(seed, "not timed") for seed in cell.seeds if seed not in held)
     sources = dict.fromkeys(held, Source.of(facts.get("environment")))
 
     def of(value: Callable[[dict[str, Any]], float]) -> Measured:

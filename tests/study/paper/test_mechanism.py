@@ -115,6 +115,9 @@ def test_rounds_that_one_diagnosis_lacks_are_named():
     known = {0: at(0, 10, 20), 1: at(0)}
     found = drift.measured(cell, known, lambda held: float(len(held)))
     assert found.values == {0: 3, 1: 1}
-    assert found.missing == ("seed 1: not diagnosed at rounds 10, 20", "seed 2: not diagnosed")
+    assert [str(each) for each in found.missing] == [
+        "seed 1: not diagnosed at rounds 10, 20",
+        "seed 2: not diagnosed",
+    ]
     whole = drift.measured(cell, {0: at(0)}, lambda held: 1.0, rounds={0, 5})
-    assert whole.missing[0] == "seed 0: not diagnosed at rounds 5"
+    assert str(whole.missing[0]) == "seed 0: not diagnosed at rounds 5"
