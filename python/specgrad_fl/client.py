@@ -285,10 +285,6 @@ class ClientRunner:
             norm = torch.linalg.vector_norm(g)
             g.mul_((self.config.clip / (norm + 1e-6)).clamp_(max=1.0))
 
-    def count(self, part: str) -> int:
-        """Samples of ``test`` or ``held_out``."""
-        return len(self.samples.test_y) if part == "test" else len(self.held_out)
-
     @torch.inference_mode()
     def score(self, part: str, start: int, stop: int) -> tuple[list[int], float]:
         """Right answers (1 or 0) and summed loss of the board's scored model on some samples."""

@@ -248,9 +248,9 @@ class Config:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            value = _coerced(item, getattr(self, item.name))
+            value = coerced(item.name, _KINDS[str(item.type)], getattr(self, item.name))
             object.__setattr__(self, item.name, value)
-            _check_range(item, value)
+            check_range(item.name, value, item.metadata)
         object.__setattr__(self, "filter_ratios", _checked_ratios(self.filter_ratios))
         _check_filter(self.filter)
         _epochs(self.epochs_range)
@@ -325,17 +325,17 @@ FIELDS = {item.name: item for item in dataclasses.fields(Config)}
 EXECUTION_KEYS = frozenset(name for name, f in FIELDS.items() if f.metadata["execution"])
 
 
-def _coerced(item: dataclasses.Field[Any], value: Any) -> Any:
-    """The value in the field's type, where nothing is lost by that."""
-    kind = _KINDS[str(item.type)]
+def coerced(name: str, kind: type, value: Any) -> Any:
+    """The value in the type of the setting of this name, where nothing is lost by that."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConfigError(f"{item.name} must be {_KIND_NAMES[kind]}; got {value!r}")
+        wanted = _KIND_NAMES.get(kind, f"of type {kind.__name__}")
+        raise ConfigError(f"{name} must be {wanted}; got {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{item.name} must be a finite number; got {value!r}")
+        raise ConfigError(f"{name} must be a finite number; got {value!r}")
     if isinstance(value, dict):
-        _check_plain(item.name, value)
+        _check_plain(name, value)
     return value
 
 
@@ -371,16 +371,17 @@ _KIND_NAMES = {
 }
 
 
-def _check_range(item: dataclasses.Field[Any], value: Any) -> None:
-    limits = item.metadata
-    if limits["choices"] and value not in limits["choices"]:
-        raise ConfigError(f"{item.name} is {value!r}; {suggest(value, limits['choices'])}")
-    if limits["low"] is not None and value < limits["low"]:
-        raise ConfigError(f"{item.name} is {value}; the least is {limits['low']:g}")
-    if limits["above"] is not None and not value > limits["above"]:
-        raise ConfigError(f"{item.name} is {value}; it must be more than {limits['above']:g}")
-    if limits["high"] is not None and value > limits["high"]:
-        raise ConfigError(f"{item.name} is {value}; the most is {limits['high']:g}")
+def check_range(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    """Refuse a value beyond what :func:`setting` allows."""
+    choices, low, high, above = (limits.get(key) for key in ("choices", "low", "high", "above"))
+    if choices and value not in choices:
+        raise ConfigError(f"{name} is {value!r}; {suggest(value, choices)}")
+    if low is not None and value < low:
+        raise ConfigError(f"{name} is {value}; the least is {low:g}")
+    if above is not None and not value > above:
+        raise ConfigError(f"{name} is {value}; it must be more than {above:g}")
+    if high is not None and value > high:
+        raise ConfigError(f"{name} is {value}; the most is {high:g}")
 
 
 def _check_filter(name: str) -> None:

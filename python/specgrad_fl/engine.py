@@ -58,11 +58,7 @@ def _heads(coins: int, probability: float, drawn: torch.Generator) -> list[int]:
 
 def evaluates(config: Config, done: int) -> bool:
     """Whether the model is evaluated after ``done`` rounds."""
-    return (
-        done == config.rounds
-        or done > config.rounds - config.eval_tail
-        or done % config.eval_every == 0
-    )
+    return done > config.rounds - max(config.eval_tail, 1) or done % config.eval_every == 0
 
 
 class Engine:
@@ -192,7 +188,7 @@ class Engine:
     def store(self) -> None:
         """A checkpoint; what it replaces is removed afterwards."""
         self.state.client_rounds = self.states.flush()
-        self.state.client_digests = self.states.digests
+        self.state.client_digests = dict(self.states.digests)
         self.state.metrics = self.records.digest
         self.state.tensors = self.tensors()
         self.run.save_state(self.state, self.config)

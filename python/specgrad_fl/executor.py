@@ -48,7 +48,6 @@ class Executor(Protocol):
     """Trains clients on a board. Row ``i`` belongs to the ``i``-th client of the round."""
 
     board: Board
-    processes: int
 
     def start(self) -> None:
         """Start what trains the clients, where that is not here already."""
@@ -100,13 +99,12 @@ def summed(parts: Iterable[tuple[list[int], float]], count: int) -> Score:
 class InProcess(Executor):
     """All clients one after the other, here."""
 
-    processes = 1
-
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
     ) -> None:
         self.board = Board(private(layout))
         self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
+        self._counts = prepare.scored_counts(arrays)
         self._batch = blueprint.config.eval_batch
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
@@ -116,7 +114,7 @@ class InProcess(Executor):
 
     def score(self, part: str = "test") -> Score:
         self._runner.load_scored()
-        count = self._runner.count(part)
+        count = self._counts[part]
         scored = (self._runner.score(part, *span) for span in spans(count, self._batch))
         return summed(scored, count)
 
@@ -131,10 +129,9 @@ class Workers(Executor):
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], layout: Layout, processes: int
     ) -> None:
-        self.processes = processes
         self._blueprint, self._arrays, self._layout = blueprint, arrays, layout
         self._sizes = arrays["sizes"].tolist()
-        self._counts = {part: prepare.count_of(arrays, part) for part in ("test", "held_out")}
+        self._counts = prepare.scored_counts(arrays)
         self._config = blueprint.config
         self._memory = [0.0] * processes
         self._pool = Pool("specgrad_fl.executor", processes, self._config.threads)

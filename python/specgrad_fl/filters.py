@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, suggest
@@ -78,16 +78,11 @@ class PairPlan:
         grads = [p.grad for p in self.first.parameters if p.grad is not None]
         removed = [grad.clone() for grad in grads]
         self.second.filter_grads_()
-        _subtract_(removed, grads)
+        for share, grad in zip(removed, grads, strict=True):
+            share.sub_(grad)
         self.first.filter_grads_()
-        for grad, share in zip(grads, removed, strict=True):
+        for share, grad in zip(removed, grads, strict=True):
             grad.add_(share)
-
-
-@torch.no_grad()
-def _subtract_(tensors: list[Tensor], others: list[Tensor]) -> None:
-    for tensor, other in zip(tensors, others, strict=True):
-        tensor.sub_(other)
 
 
 Plan = FilterPlan | LoopPlan | PairPlan

@@ -9,7 +9,6 @@ import re
 import resource
 import subprocess
 import sys
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -125,12 +124,6 @@ def peak_mib() -> float:
         if found:
             return int(found[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def forget_peak() -> None:
-    """Begin the peak anew, where the system can do that."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def device_of(config: Config) -> torch.device:

@@ -163,11 +163,9 @@ def split_clients(arrays: dict[str, Tensor]) -> list[Tensor]:
     return list(arrays["indices"].split(arrays["sizes"].tolist()))
 
 
-def count_of(arrays: dict[str, Tensor], part: str) -> int:
-    """Samples to be scored: of the ``test`` set, or ``held_out``."""
-    if part == "test":
-        return len(arrays["test_y"])
-    return len(arrays["held_out"]) if "held_out" in arrays else 0
+def scored_counts(arrays: dict[str, Tensor]) -> dict[str, int]:
+    """How many samples can be scored, by part: ``test`` and ``held_out``."""
+    return {"test": len(arrays["test_y"]), "held_out": len(arrays.get("held_out", ()))}
 
 
 def federation_of(

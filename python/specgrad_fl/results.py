@@ -190,16 +190,6 @@ def load_run(path: Path | str) -> LoadedRun:
     return LoadedRun(path)
 
 
-def aligned(rows: Sequence[dict[str, str]]) -> str:
-    """Rows as a text table.
-
-    >>> print(aligned([{"a": "1", "b": "22"}]))
-    a  b
-    1  22
-    """
-    return _columns(_cells(rows))
-
-
 def fitted(rows: Sequence[dict[str, str]], room: int) -> str:
     """Rows as a text table; where it is wider than ``room``, rows become columns.
 
@@ -207,15 +197,12 @@ def fitted(rows: Sequence[dict[str, str]], room: int) -> str:
     accuracy  1
     clients   22
     """
-    table = aligned(rows)
+    names = list(dict.fromkeys(name for each in rows for name in each))
+    lines = [names, *([each.get(name, "-") for name in names] for each in rows)]
+    table = _columns(lines)
     if max(map(len, table.splitlines())) <= room:
         return table
-    return _columns([list(line) for line in zip(*_cells(rows), strict=True)])
-
-
-def _cells(rows: Sequence[dict[str, str]]) -> list[list[str]]:
-    names = list(dict.fromkeys(name for each in rows for name in each))
-    return [names, *([each.get(name, "-") for name in names] for each in rows)]
+    return _columns(list(zip(*lines, strict=True)))
 
 
 def _columns(lines: Sequence[Sequence[str]]) -> str:

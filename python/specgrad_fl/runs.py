@@ -1,7 +1,7 @@
 """The run directory: everything a run leaves behind, safe against being killed at any moment.
 
 config.toml            the resolved configuration
-machine.json       machine and versions
+environment.json       machine and versions
 inputs.json            what the model takes: shape, classes, mean and deviation of the pixels
 partition.npz, .png    which client holds which samples
 metrics.jsonl          one line for each round; metrics.csv holds the same

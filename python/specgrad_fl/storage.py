@@ -160,9 +160,13 @@ def client_path(folder: Path, client: int, round_number: int) -> Path:
 
 
 class ClientRounds:
-    """The rounds whose states clients hold that keep them elsewhere, on their own machines."""
+    """The rounds whose states clients hold that keep them elsewhere, on their own machines.
+
+    digests: of what is stored here of each client
+    """
 
     def __init__(self) -> None:
+        self.digests: dict[int, str] = {}
         self._round: dict[int, int] = {}
         self._stored: dict[int, int] = {}
 
@@ -186,11 +190,6 @@ class ClientRounds:
         """The round of the newest state of each client."""
         return dict(self._round)
 
-    @property
-    def digests(self) -> dict[int, str]:
-        """Of what is stored here of each client: nothing."""
-        return {}
-
     def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
         """Go back to the states that a checkpoint lists."""
         self._round = dict(rounds)
@@ -213,12 +212,6 @@ class ClientStates(ClientRounds):
         self._capacity = int(ram_mib * 2**20 // bytes_each)
         self._recent: OrderedDict[int, Vectors] = OrderedDict()
         self._unwritten: set[int] = set()
-        self._digests: dict[int, str] = {}
-
-    @property
-    def digests(self) -> dict[int, str]:
-        """Of the stored state of each client."""
-        return dict(self._digests)
 
     def _path(self, client: int, round_number: int) -> Path:
         return client_path(self.folder, client, round_number)
@@ -236,7 +229,7 @@ class ClientStates(ClientRounds):
 
     def _read(self, client: int) -> Vectors:
         path = self._path(client, self._round[client])
-        return load_tensors(path, self._digests.get(client, ""))[0]
+        return load_tensors(path, self.digests.get(client, ""))[0]
 
     def put(self, client: int, round_number: int, state: Vectors) -> None:
         """Store the state that a client has after a round."""
@@ -255,7 +248,7 @@ class ClientStates(ClientRounds):
     def _write(self, client: int, state: Vectors) -> None:
         make_folder(self.folder, PRIVATE)
         path = self._path(client, self._round[client])
-        self._digests[client] = save_tensors(path, state, {})
+        self.digests[client] = save_tensors(path, state, {})
         self._unwritten.discard(client)
 
     def flush(self) -> dict[int, int]:
@@ -268,7 +261,7 @@ class ClientStates(ClientRounds):
         """Go back to the states that a checkpoint lists, each of them read once."""
         self._recent.clear()
         self._unwritten.clear()
-        self._round, self._digests = dict(rounds), dict(digests)
+        self._round, self.digests = dict(rounds), dict(digests)
         for client in rounds:
             self._read(client)
         self.sweep()
@@ -281,8 +274,3 @@ class ClientStates(ClientRounds):
         for path in self.folder.iterdir():
             if path not in needed and _OURS.fullmatch(path.name):
                 path.unlink()
-
-    @property
-    def resident(self) -> int:
-        """Clients whose state is in RAM."""
-        return len(self._recent)

@@ -21,9 +21,8 @@ from specgrad_fl.results import summarise
 from specgrad_fl.runs import RunDirectory, check_same, extended
 from specgrad_fl.samples import format_of
 
-# engines other than this process, as module:function; each takes a run, its data and a watcher
-OTHER_ENGINES = {"flower": "specgrad_fl.flower.federation:play"}
-CHECKS = {"flower": "specgrad_fl.flower.federation:check"}
+# engines other than this process: modules with `check` of a configuration and `play` of a run
+OTHER_ENGINES = {"flower": "specgrad_fl.flower.federation"}
 Announce = Callable[[str], None]
 Player = Callable[[RunDirectory, Dataset, Watcher], RunDirectory]
 
@@ -60,8 +59,9 @@ def _player(config: Config) -> Player:
     """What plays the rounds of a run, once it is known to be able to."""
     if config.engine not in OTHER_ENGINES:
         return lambda run, dataset, watch: carry_on(run, run.config(), watch, dataset=dataset)
-    imported("engine", CHECKS[config.engine])(config)
-    return imported("engine", OTHER_ENGINES[config.engine])
+    module = OTHER_ENGINES[config.engine]
+    imported("engine", f"{module}:check")(config)
+    return imported("engine", f"{module}:play")
 
 
 def begin(run: RunDirectory, config: Config) -> Dataset:

@@ -146,18 +146,14 @@ class Board:
         size: int, buffers: int, rows: int, sent: tuple[str, ...], states: tuple[str, ...]
     ) -> Layout:
         """The tensors of a board for ``rows`` active clients."""
-        vector: Layout = dict.fromkeys(("weights", "scored"), ("float32", (size,)))
-        vector |= {f"sent-{name}": ("float32", (size,)) for name in sent}
-        matrix: Layout = {f"state-{name}": ("float32", (rows, size)) for name in states}
-        return (
-            vector
-            | matrix
-            | {
-                "results": ("float32", (rows, size)),
-                "buffers": ("float64", (buffers,)),
-                "buffer_results": ("float64", (rows, buffers)),
-            }
-        )
+        layout: Layout = dict.fromkeys(("weights", "scored"), ("float32", (size,)))
+        layout |= {f"sent-{name}": ("float32", (size,)) for name in sent}
+        layout |= {f"state-{name}": ("float32", (rows, size)) for name in states}
+        return layout | {
+            "results": ("float32", (rows, size)),
+            "buffers": ("float64", (buffers,)),
+            "buffer_results": ("float64", (rows, buffers)),
+        }
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

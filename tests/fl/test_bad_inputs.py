@@ -148,7 +148,7 @@ CASES: list[tuple[list[str], str]] = [
     (["--model-option=depth=3"], "has no option 'depth'"),
     (["--option=mu"], "an option is written key=value; got 'mu'"),
     (["--option=mu=1"], "method 'fedavg' has no option 'mu'"),
-    (["--method=fedprox", "--option=mu=big"], "must be of type float"),
+    (["--method=fedprox", "--option=mu=big"], "must be a number"),
     (["--filter=fftt"], "fftt"),
     (["--ratio=1.5", "--filter=fft"], "ratio is 1.5; the most is 1"),
     (["--filter=fft", "--filter-select=("], "filter"),

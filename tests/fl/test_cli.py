@@ -142,7 +142,10 @@ def test_help_teaches(name, capsys):
         (["train", "--model=:net"], "model ':net' is no module:name"),
         (["train", "--model=.a:net"], "model '.a:net' is no module:name"),
         (["train", "--method=..a:X"], "method '..a:X' is no module:name"),
-        (["train", "--method=fedawa", "--option=server_lr=-1"], "server_lr is -1"),
+        (
+            ["train", "--method=fedawa", "--option=server_lr=-1"],
+            "option 'server_lr' of 'fedawa' is -1",
+        ),
         (["train", "--model-option=stem=null"], "model_options gives stem the value None"),
         (["train", "--roundz=3"], "unknown argument '--roundz=3'; did you mean '--rounds'?"),
         (["resume", "nowhere", "--lr=0.5"], "specgrad-fl resume does not take this setting"),

@@ -269,7 +269,7 @@ def test_memory_limit_does_not_change_the_result(tmp_path, small, limit, trained
 
 def test_state_beyond_the_limit_is_on_disk_alone(play):
     engine_ = play(method="feddyn", state_ram_mib=0, rounds=2)
-    assert engine_.states.resident == 0
+    assert not engine_.states._recent
     seen = {k for r in engine_.records for k in r["clients"]}
     assert {int(p.name[:6]) for p in engine_.run.clients_path.iterdir()} == seen
 

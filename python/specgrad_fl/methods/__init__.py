@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, get_type_hints
 
+from specgrad_fl.config import check_range, coerced
 from specgrad_fl.errors import ConfigError, suggest
 from specgrad_fl.methods.base import FedAvg, Federation, Local, Method, Round, weighted_sum
 from specgrad_fl.methods.on_clients import FedCM, FedDyn, FedProx, FedSAM, Scaffold
@@ -50,6 +51,7 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
     ``others`` are methods that the same table serves: what only they know is left to them.
     """
     kinds = get_type_hints(method_class(name).Options)
+    fields = {field.name: field for field in dataclasses.fields(method_class(name).Options)}
     chosen: dict[str, Any] = {}
     for key, value in options.items():
         owner, _, option = key.rpartition(".")
@@ -62,7 +64,9 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
                 continue
             hint = suggest(option, kinds) if kinds else "it has none"
             raise ConfigError(f"method {name!r} has no option {option!r}; {hint}")
-        chosen[option] = _coerced(name, option, kinds[option], value)
+        told = f"option {option!r} of {name!r}"
+        chosen[option] = coerced(told, kinds[option], value)
+        check_range(told, chosen[option], fields[option].metadata)
     return chosen
 
 
@@ -76,16 +80,6 @@ def resolve_options(name: str, options: dict[str, Any]) -> Any:
 
 def _names(method: str) -> set[str]:
     return {field.name for field in dataclasses.fields(method_class(method).Options)}
-
-
-def _coerced(name: str, option: str, kind: type, value: Any) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConfigError(
-            f"option {option!r} of {name!r} must be of type {kind.__name__}; got {value!r}"
-        )
-    return value
 
 
 def build(name: str, options: dict[str, Any], federation: Federation) -> Method:

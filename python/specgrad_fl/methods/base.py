@@ -6,8 +6,8 @@ All vectors are flat, float32, of the model's length ``d``. A method is one clas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -107,22 +107,9 @@ def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
     return total.to(rows.dtype)
 
 
-def at_least(name: str, value: float, least: float) -> None:
-    """Refuse an option below its least value."""
-    if not value >= least:
-        raise ValueError(f"{name} is {value}; the least is {least:g}")
-
-
-def between(name: str, value: float, least: float, most: float) -> None:
-    """Refuse an option outside its range."""
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {value}; choose one from {least:g} to {most:g}")
-
-
-def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
-    """Refuse a word that is not among the allowed ones."""
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}; choose one of {', '.join(allowed)}")
+def option(default: Any, **limits: Any) -> Any:
+    """A method's option; limits as of :func:`specgrad_fl.config.setting`."""
+    return field(default=default, metadata=limits)
 
 
 @dataclass(frozen=True)

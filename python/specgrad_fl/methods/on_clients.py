@@ -7,15 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specgrad_fl.methods.base import Local, Method, Round, Vectors, at_least, between, weighted_sum
+from specgrad_fl.methods.base import Local, Method, Round, Vectors, option, weighted_sum
 
 
 @dataclass(frozen=True)
 class FedProxOptions:
-    mu: float = 0.1
-
-    def __post_init__(self) -> None:
-        at_least("mu", self.mu, 0)
+    mu: float = option(0.1, low=0)
 
 
 class FedProx(Method):
@@ -33,10 +30,7 @@ class FedProx(Method):
 
 @dataclass(frozen=True)
 class FedDynOptions:
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        at_least("alpha", self.alpha, 0)
+    alpha: float = option(0.1, low=0)
 
 
 class FedDyn(Method):
@@ -102,10 +96,7 @@ class Scaffold(Method):
 
 @dataclass(frozen=True)
 class FedCMOptions:
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        between("alpha", self.alpha, 0, 1)
+    alpha: float = option(0.1, low=0, high=1)
 
 
 class FedCM(Method):
@@ -134,11 +125,8 @@ class FedCM(Method):
 
 @dataclass(frozen=True)
 class FedSAMOptions:
-    rho: float = 0.1
+    rho: float = option(0.1, low=0)
     filter_ascent: bool = False
-
-    def __post_init__(self) -> None:
-        at_least("rho", self.rho, 0)
 
 
 class FedSAM(Method):

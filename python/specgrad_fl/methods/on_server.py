@@ -9,31 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgrad_fl.errors import ConfigError
-from specgrad_fl.methods.base import (
-    Federation,
-    Method,
-    Round,
-    Vectors,
-    at_least,
-    one_of,
-    weighted_sum,
-)
-
-DISTANCES = ("kl", "l1", "l2", "cos")
-TARGETS = ("uniform", "test")
+from specgrad_fl.methods.base import Federation, Method, Round, Vectors, option, weighted_sum
 
 
 @dataclass(frozen=True)
 class DiscoOptions:
-    a: float = 0.5
+    a: float = option(0.5, low=0)
     b: float = 0.1
-    distance: str = "kl"
-    target: str = "uniform"
-
-    def __post_init__(self) -> None:
-        at_least("a", self.a, 0)
-        one_of("distance", self.distance, DISTANCES)
-        one_of("target", self.target, TARGETS)
+    distance: str = option("kl", choices=("kl", "l1", "l2", "cos"))
+    target: str = option("uniform", choices=("uniform", "test"))
 
 
 def discrepancy(labels: Tensor, target: Tensor, distance: str) -> Tensor:
@@ -88,18 +72,12 @@ class FedDisco(Method):
 
 @dataclass(frozen=True)
 class FedAWAOptions:
-    server_epochs: int = 1
-    optimizer: str = "adam"
-    server_lr: float = 1e-3
-    reg_distance: str = "cos"
+    server_epochs: int = option(1, low=0)
+    optimizer: str = option("adam", choices=("adam", "sgd"))
+    server_lr: float = option(1e-3, low=0)
+    reg_distance: str = option("cos", choices=("cos", "euc"))
     gamma: float = 1.0
     slot_parity: bool = False
-
-    def __post_init__(self) -> None:
-        at_least("server_epochs", self.server_epochs, 0)
-        at_least("server_lr", self.server_lr, 0)
-        one_of("optimizer", self.optimizer, ("adam", "sgd"))
-        one_of("reg_distance", self.reg_distance, ("cos", "euc"))
 
 
 class FedAWA(Method):
@@ -149,14 +127,13 @@ class FedAWA(Method):
 
 @dataclass(frozen=True)
 class FedLWSOptions:
-    beta: float = 0.03
-    tau_min: float = 0.01
-    tau_max: float = 0.2
+    beta: float = option(0.03, low=0)
+    tau_min: float = option(0.01, low=0)
+    tau_max: float = option(0.2, low=0)
 
     def __post_init__(self) -> None:
-        at_least("beta", self.beta, 0)
-        at_least("tau_min", self.tau_min, 0)
-        at_least("tau_max", self.tau_max, self.tau_min)
+        if self.tau_max < self.tau_min:
+            raise ValueError(f"tau_max is {self.tau_max}; the least is {self.tau_min}, tau_min")
 
 
 class FedLWS(Method):

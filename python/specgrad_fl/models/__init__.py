@@ -17,31 +17,9 @@ import torch
 from torch import nn
 
 from specgrad_fl.errors import ConfigError, suggest
-from specgrad_fl.models.backbones import (
-    densenet121,
-    femnist_cnn,
-    resnet8,
-    resnet18,
-    resnet20,
-    textcnn,
-    vit,
-    vit_small,
-    wrn56_2,
-)
+from specgrad_fl.models.backbones import MODELS
 from specgrad_fl.own_code import imported
 from specgrad_fl.seeding import derive
-
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "resnet8": resnet8,
-    "resnet20": resnet20,
-    "resnet18": resnet18,
-    "wrn56_2": wrn56_2,
-    "densenet121": densenet121,
-    "vit": vit,
-    "vit_small": vit_small,
-    "femnist_cnn": femnist_cnn,
-    "textcnn": textcnn,
-}
 
 
 @dataclass(frozen=True)

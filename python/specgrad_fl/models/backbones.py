@@ -3,7 +3,7 @@ handwritten characters and for text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -319,3 +319,16 @@ def femnist_cnn(num_classes: int, in_channels: int = 1, image_size: int = 28) ->
 def textcnn(num_classes: int, vocabulary: int = 30_000, dropout: float = 0.5) -> TextCNN:
     """Embedding 128, widths 3, 4 and 5 with 128 channels each."""
     return TextCNN(num_classes, vocabulary or 30_000, 128, (3, 4, 5), 128, dropout)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "resnet8": resnet8,
+    "resnet20": resnet20,
+    "resnet18": resnet18,
+    "wrn56_2": wrn56_2,
+    "densenet121": densenet121,
+    "vit": vit,
+    "vit_small": vit_small,
+    "femnist_cnn": femnist_cnn,
+    "textcnn": textcnn,
+}
