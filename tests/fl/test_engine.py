@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -134,6 +135,15 @@ def test_tokens_pass_through():
 def test_digits_are_never_augmented():
     kind, _ = stored(specgrad_data.load("digits"), augment=True, channels_last=True)
     assert (kind.pad, kind.flip) == (0, False)
+
+
+def test_grey_images_are_stored_in_one_layout():
+    """Their one channel may have any stride, and kernels that round differently ask for it."""
+    digits = specgrad_data.load("digits")
+    for stride in (1, 64):
+        x = digits.train_x.clone().as_strided(digits.train_x.shape, (64, stride, 8, 1))
+        _, arrays = stored(dataclasses.replace(digits, train_x=x), True, channels_last=True)
+        assert arrays["train_x"].stride() == (64, 8, 1, 1)
 
 
 def test_flat_model_shares_memory_with_its_parameters():
