@@ -37,7 +37,7 @@ def load(folder: Path, corrupted: bool = False) -> Dataset:
             + installing("fl")
         ) from error
     # grey levels are counts 0 .. 16
-    images = np.rint(table[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    images = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)[:, None]
     whole = Split(images, table[:, -1])
     train, test = stratified_split(whole.y, TEST_FRACTION, SPLIT_SEED)
     if corrupted:

@@ -13,6 +13,7 @@ import time
 import pytest
 import torch
 from specgrad_fl import training
+from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 from specgrad_fl.records import essence
 from specgrad_fl.runs import RunDirectory
@@ -30,6 +31,12 @@ def contents(run: RunDirectory) -> dict[str, bytes]:
 
 def finish(config, path):
     run = RunDirectory(path)
+    while path.exists():
+        try:
+            with run.locked():
+                break
+        except RunError:  # a worker that was just being started has not let go of the lock yet
+            time.sleep(0.01)
     return training.resume(path) if run.exists else training.train(config, path)
 
 
