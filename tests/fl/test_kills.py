@@ -45,7 +45,8 @@ def killed_after(seconds: float, config, path) -> float | None:
     begun = time.monotonic()
     child = os.fork()
     if child == 0:
-        os.closerange(0, 3)
+        for stream in range(3):
+            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
         try:
             finish(config, path)
         finally:

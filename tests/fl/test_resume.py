@@ -61,7 +61,8 @@ def in_child(work: Callable[[], object]) -> int:
     torch.set_num_threads(1)
     child = os.fork()
     if child == 0:
-        os.closerange(0, 3)
+        for stream in range(3):
+            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
         try:
             work()
             os._exit(0)
