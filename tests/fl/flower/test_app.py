@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -79,3 +81,13 @@ def test_a_run_is_begun_continued_and_made_longer(federation, tmp_path, monkeypa
     submit(10, out="runs/7", rounds=2)
     assert len(run.records()) == 2
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["7"]
+
+
+def test_nothing_but_flowers_public_interface_is_imported():
+    found = set()
+    for path in Path(app.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found |= {name for name in names if name.partition(".")[0] == "flwr"}
+    assert found == {"flwr.app", "flwr.clientapp", "flwr.serverapp"}

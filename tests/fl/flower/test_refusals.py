@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
 import stat
 import sys
+import types
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -132,3 +134,12 @@ def test_a_process_that_ends_early_is_named(tmp_path, monkeypatch):
     conductor._start("superlink", ["sh", "-c", "echo no room; exit 3"])
     with pytest.raises(RunError, match=r"superlink ended with exit code 3: no room \(see .*txt"):
         conductor._until(lambda: False)
+
+
+def test_a_machine_that_gives_users_no_network(monkeypatch):
+    """As systems do that keep namespaces from ordinary users: the sentence names the way out."""
+    libc = types.SimpleNamespace(unshare=lambda flags: -1)
+    monkeypatch.setattr(federation.ctypes, "CDLL", lambda *name, **options: libc)
+    monkeypatch.setattr(federation.ctypes, "get_errno", lambda: errno.EPERM)
+    with pytest.raises(RunError, match=r"Operation not permitted\); .* with --insecure, or `flwr"):
+        federation.private_network()
