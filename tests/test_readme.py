@@ -179,7 +179,7 @@ def test_commands_after_an_install_inside_and_outside_of_the_checkout(installed,
                 assert "cpp      available" in done.stdout, (place, done.stdout)
     refused = fresh.run(FLOWER, outside)
     assert refused.returncode == 2
-    assert refused.stderr.startswith("specgrad-fl: engine 'flower' needs Flower, which is not ")
+    assert refused.stderr.startswith("specgrad-fl: this needs Flower, which is not ")
     assert 'pip install ".[fl,flower]"' in refused.stderr
     with (checkout / "specgrad_kernels" / "spec.py").open("a") as file:
         file.write("# changed\n")

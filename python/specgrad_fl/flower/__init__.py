@@ -46,7 +46,6 @@ def filtered(
     """
     if train is None:
         return functools.partial(filtered, method=method, ratio=ratio, select=select)
-    # torch is loaded when it is first needed
     from specgrad_kernels import FilterPlan, FilterSpec
     from specgrad_kernels.hooks import filter_all_steps
 

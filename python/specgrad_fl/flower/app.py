@@ -46,9 +46,7 @@ clientapp = "specgrad_fl.flower.client_app:app"
 def check_installed(oldest: tuple[int, int] = OLDEST) -> None:
     """Refuse to go on without a Flower that is known to work."""
     if importlib.util.find_spec("flwr") is None:
-        raise ConfigError(
-            f"engine 'flower' needs Flower, which is not installed; {installing('fl,flower')}"
-        )
+        raise ConfigError(f"this needs Flower, which is not installed; {installing('fl,flower')}")
     found = metadata.version("flwr")
     if not oldest <= tuple(map(int, found.split(".")[:2])) <= NEWEST:
         low, high = (".".join(map(str, version)) for version in (oldest, NEWEST))

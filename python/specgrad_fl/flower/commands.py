@@ -26,8 +26,7 @@ def register(commands: Commands) -> None:
 
     keys = actions.add_parser("keys", help="certificates and node keys, once for a federation")
     keys.add_argument("--out", type=Path, default=Path("keys"), help="new folder [keys]")
-    named = "name or address of the SuperLink; repeat it"
-    keys.add_argument("--host", action="append", required=True, help=named)
+    keys.add_argument("--host", action="append", required=True, help="of the SuperLink; repeat it")
     keys.add_argument("--nodes", type=int, default=3, help="how many node keys [3]")
 
 

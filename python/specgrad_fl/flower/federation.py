@@ -110,10 +110,9 @@ def _follow(run: RunDirectory, task: list[str], watch: Watcher) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(conductor.pid, signal.SIGKILL)
         conductor.wait()
-    if code == 2:
-        raise RunError(last_line(log))
     if code:
-        raise RunError(f"Flower could not be started; {log} has the reason")
+        failed = f"Flower could not be started; {log} has the reason"
+        raise RunError(last_line(log) if code == 2 else failed)
 
 
 def last_line(log: Path) -> str:
@@ -273,16 +272,23 @@ def private_network() -> None:
 
 
 def main(folder: str, task: str) -> int:
-    """The conductor's process; the last line that it says is for the user."""
+    """The conductor's process; what is forked has one thread, as a user namespace demands."""
+    child = os.fork()
+    if not child:
+        os._exit(_conduct(folder, task))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _conduct(folder: str, task: str) -> int:
     conductor = Conductor(Path(folder))
     try:
         conductor.conduct(*json.loads(task))
-    except RunError as error:
+        return 0
+    except RunError as error:  # the last line is for the user
         print(" ".join(str(error).splitlines()), flush=True)
         return 2
     finally:
         conductor.stop()
-    return 0
 
 
 if __name__ == "__main__":

@@ -114,8 +114,7 @@ class Place:
                 "allow it by name when the node is started"
             )
         # where the data sets are is this machine's affair, not the server's
-        here = asked.replace(data_root=str(node.get("data-root", "")))
-        return Place(None, here, number, count)
+        return Place(None, asked.replace(data_root=str(node.get("data-root", ""))), number, count)
 
     @property
     def key(self) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import encodings.idna  # noqa: F401 - sockets want it, and nobody may not read where it is
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +19,7 @@ import pytest
 from federations import SMALL, result_of
 from specgrad_fl import Config, training
 from specgrad_fl.errors import RunError
-from specgrad_fl.flower import keys
+from specgrad_fl.flower import federation, keys
 from specgrad_fl.flower.federation import (
     LOOPBACK,
     answers,
@@ -200,9 +203,18 @@ def alone() -> str:
     return "the world answers"
 
 
+def conducted() -> str:
+    """The exit code of a conductor, in a process of several threads, that takes such a network."""
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(federation.Conductor, "conduct", lambda self: private_network())
+        return str(federation.main("nowhere", "[]"))
+
+
 def test_a_network_of_ones_own_has_a_loopback_interface():
     """Taken by somebody who is not root, and needs a user namespace for it."""
     told = told_as_nobody(alone)
     if "network of its own here" in told:
         pytest.skip("this machine lets nobody but root have a network of its own")
     assert told == "alone"
+    assert told_as_nobody(conducted) == "0"
