@@ -60,7 +60,9 @@ class BandFilter final : public Filter {
     const Kernels<T>& k = kernels<T>();
     const int64_t from = cells_.begin(begin), to = cells_.begin(end);
     switch (phase) {
-      case 0: return k.spread(plan_, signal, from, to, cells, work);
+      case 0:
+        if (to == plan_.cells) std::fill(cells + to, cells + plan_.circulant.size(), T(0));
+        return k.spread(plan_, signal, from, to, cells, work);
       case 4: return k.wrap_margins(plan_, cells);
       case 5: return k.interpolate(plan_, signal, from, to, cells, work);
       default: return steps_.run(phase - 1, begin, end, cells, work);

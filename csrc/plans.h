@@ -54,6 +54,7 @@ struct CirculantPlan {
   std::vector<int> gain_step;
   bool edges = false;  // `along` ends in radix 4, and its middle two outputs have no gain
 
+  int64_t size() const { return rows * columns; }
   int64_t bytes() const {
     return down.bytes() + along.bytes() +
            bytes_in(coarse, fine, gains, gain_offset, gain_step);

@@ -25,7 +25,7 @@ constexpr int cell_block(int lanes) { return lanes < 8 ? 8 : lanes; }
 inline int64_t band_margin(int width, int lanes) { return ceil_div(width + lanes, 16) * 16; }
 
 inline int64_t band_shared(const FilterDesign& design, int lanes) {
-  return design.d / design.hop + 2 * band_margin(design.width, lanes);
+  return design.grid_size() + 2 * band_margin(design.width, lanes);
 }
 
 inline int64_t band_scratch(const FilterDesign& design, int lanes) {

@@ -36,6 +36,7 @@ LARGEST_AMPLIFICATION = 8
 SMALLEST_OVERSAMPLING = 1.15
 LARGEST_HOP = 64
 _NARROWEST_FOR_DOUBLES = 12
+_POWERS = 40
 _MOST_TAPS = 200
 """Of windows that are searched for: beyond it the search takes longer than it saves."""
 
@@ -43,6 +44,7 @@ _MOST_TAPS = 200
 # what the series leaves out is below 1e-17 of the window's sum.
 _PIECES = 64
 _TERMS = 8
+_BINS_IN_CACHE = 1 << 14
 
 
 # ---- Windows ---------------------------------------------------------------------------------
@@ -57,13 +59,47 @@ def _kaiser_bessel(hop: int, width: int, oversampling: float) -> Array:
     return taps
 
 
+def _product(subscripts: str, *arrays: Array) -> Array:
+    """A product that no BLAS computes, whose last bits would depend on its threads."""
+    product: Array = np.einsum(subscripts, *arrays, optimize=False)
+    return product
+
+
+def _largest_ratio(signal: Array, noise: Array) -> Array:
+    """The vector ``x`` for which ``|signal x| / |noise x|`` is largest.
+
+    Reflections instead of normal equations: ratios of 1e15 are theirs. A little noise in every
+    direction keeps those finite that have none.
+    """
+    count = noise.shape[1]
+    size = np.sqrt(np.square(noise).sum())
+    rows = np.concatenate([noise, 5e-17 * size * np.eye(count)])
+    for k in range(count):
+        mirror = rows[k:, k].copy()
+        mirror[0] += np.copysign(np.sqrt(np.square(mirror).sum()), mirror[0])
+        mirror /= np.sqrt(np.square(mirror).sum())
+        rows[k:, k:] -= 2 * np.multiply.outer(mirror, _product("r,rn", mirror, rows[k:, k:]))
+    whitened = signal.copy()  # becomes the signal of vectors whose noise is 1
+    for k in range(count):
+        whitened[:, k] = (whitened[:, k] - _product("pj,j", whitened[:, :k], rows[:k, k])) / rows[
+            k, k
+        ]
+    found = np.ones(count)
+    for _ in range(_POWERS):
+        found = _product("p,pn", _product("pn,n", whitened, found), whitened)
+        found /= np.sqrt(np.square(found).sum())
+    for k in reversed(range(count)):
+        found[k] = (found[k] - _product("j,j", rows[k, k + 1 : count], found[k + 1 :])) / rows[k, k]
+    return found
+
+
 @lru_cache(maxsize=256)
 def _quietest_window(hop: int, width: int, twentieths: int) -> Array:
     """Of all symmetric windows one whose images leak least into the band, relative to it.
 
     Least squares over frequencies of the band, weighted anew where most leaks. A window only has
     to be quiet at the images of the band, not between them, which saves a cell or two of a
-    Kaiser-Bessel window. Singular values instead of normal equations: leaks of 1e-15 are theirs.
+    Kaiser-Bessel window.
     A gradient's mean can outweigh all the rest, so its leaks count ten times; not in windows for
     float64, which are at the limit of arithmetic and would leak more of everything else.
     """
@@ -79,11 +115,9 @@ def _quietest_window(hop: int, width: int, twentieths: int) -> Array:
     for _ in range(3):
         weight[0] = (10 if width < _NARROWEST_FOR_DOUBLES else 1) * weight[1:].max()
         leaks = (weight[:, None] * images).reshape(-1, len(half))
-        _, sizes, directions = np.linalg.svd(leaks, full_matrices=len(leaks) < len(half))
-        sizes = np.pad(sizes, (0, len(half) - len(sizes)))
-        turned = directions.T / np.maximum(sizes, 1e-16 * sizes[0])
-        taps = turned @ np.linalg.svd(weight[1:, None] * main[1:] @ turned)[2][0]
-        leak = np.sqrt(((images @ taps) ** 2).sum(axis=0)) / np.abs(main @ taps)
+        taps = _largest_ratio(weight[1:, None] * main[1:], leaks)
+        leak = np.sqrt((_product("hpn,n", images, taps) ** 2).sum(axis=0))
+        leak /= np.abs(_product("pn,n", main, taps))
         weight *= np.sqrt(leak / leak[1:].max())
     taps = taps / taps[-1]
     return np.concatenate([taps, taps[: count // 2][::-1]])
@@ -111,45 +145,56 @@ def _offsets(taps: Array) -> Array:
 
 def window_response(taps: Array, frequencies: Array) -> Array:
     """Spectrum of a symmetric window about its centre, at ``frequencies`` in cycles a sample."""
-    response: Array = np.cos(2 * np.pi * np.outer(frequencies, _offsets(taps))) @ taps
-    return response
+    return _product("fn,n", np.cos(2 * np.pi * np.outer(frequencies, _offsets(taps))), taps)
+
+
+def _pieces(taps: Array, band_edge: float, pieces_a_lobe: int) -> tuple[Array, float]:
+    """Centres of short pieces of the band, and how far a piece reaches to both sides."""
+    pieces = max(1, math.ceil(band_edge * len(taps) * pieces_a_lobe))
+    reach = band_edge / (2 * pieces)
+    return (2 * np.arange(pieces) + 1) * reach, reach
+
+
+def _series(taps: Array, reach: float, terms: int) -> Array:
+    """What each tap adds to the terms of the response's Taylor series, at the end of a piece."""
+    order = np.arange(terms)[:, None]
+    factorials = np.cumprod(np.maximum(order, 1), axis=0, dtype=np.float64)
+    series: Array = taps * (2 * np.pi * reach * _offsets(taps)) ** order / factorials
+    return series
 
 
 def band_response(taps: Array, d: int, count: int) -> Array:
-    """The response at bins ``0 .. count - 1`` of ``d`` samples, exact for bands of any length.
-
-    The angle of bin ``a + b`` is the sum of two angles, so that two short tables multiplied as
-    matrices replace one long one.
+    """The response at bins ``0 .. count - 1`` of ``d`` samples, by Taylor series of short pieces.
 
     >>> taps = window_taps(4, 6, 2.0)
     >>> bool(np.allclose(band_response(taps, 960, 50), window_response(taps, np.arange(50) / 960)))
     True
     """
-    step = math.isqrt(count) + 1
-    twice = 2 * np.arange(len(taps)) - (len(taps) - 1)
-    # whole turns are taken off in integers, where nothing is rounded
-    turns = [
-        np.outer(bins, twice) % (2 * d) / d for bins in (np.arange(step) * step, np.arange(step))
-    ]
-    (cos_a, sin_a), (cos_b, sin_b) = [(np.cos(np.pi * t), np.sin(np.pi * t)) for t in turns]
-    response: Array = (cos_a * taps) @ cos_b.T - (sin_a * taps) @ sin_b.T
-    return response.ravel()[:count]
+    centres, reach = _pieces(taps, count / d, _PIECES)
+    angles = 2 * np.pi * np.outer(centres, _offsets(taps))
+    derivatives = (np.cos(angles), -np.sin(angles), -np.cos(angles), np.sin(angles))
+    by_tap = _series(taps, reach, _TERMS)
+    at_centres = [_product("pn,n", derivatives[t % 4], by_tap[t]) for t in range(_TERMS)]
+    response = np.zeros(count)
+    for first in range(0, count, _BINS_IN_CACHE):
+        part = response[first : first + _BINS_IN_CACHE]
+        frequencies = np.arange(first, first + len(part)) / d
+        piece = np.minimum((frequencies / (2 * reach)).astype(np.int64), len(centres) - 1)
+        distance = (frequencies - centres[piece]) / reach
+        for term in reversed(at_centres):
+            part *= distance
+            part += term[piece]
+    return response
 
 
 def _alias_within(taps: Array, hop: int, band_edge: float, pieces_a_lobe: int, terms: int) -> float:
     """The norm at the middle of short pieces of the band, or with derivatives within them."""
-    pieces = max(1, math.ceil(band_edge * len(taps) * pieces_a_lobe))
-    reach = band_edge / (2 * pieces)
-    centres = (2 * np.arange(pieces) + 1) * reach
-    offsets = _offsets(taps)
-    phases = np.exp(-2j * np.pi * np.outer(centres, offsets))
-    order = np.arange(terms)[:, None]
-    factorials = np.cumprod(np.maximum(order, 1), axis=0, dtype=np.float64)
-    series = taps * (2 * np.pi * reach * offsets) ** order / factorials
+    centres, reach = _pieces(taps, band_edge, pieces_a_lobe)
+    phases = np.exp(-2j * np.pi * np.outer(centres, _offsets(taps)))
+    series = _series(taps, reach, terms)
     # a transform over the samples of a cell yields the response at all images of a frequency
-    by_sample = phases.reshape(pieces, -1, hop).transpose(2, 0, 1)
-    images = np.fft.fft(by_sample @ series.reshape(terms, -1, hop).transpose(2, 1, 0), axis=0)
-    sizes = np.abs(images)
+    by_sample = phases.reshape(len(centres), -1, hop), series.reshape(terms, -1, hop)
+    sizes = np.abs(np.fft.fft(_product("pch,tch->hpt", *by_sample), axis=0))
     highest = sizes[1:].sum(axis=2)
     lowest = sizes[0, :, 0] - sizes[0, :, 1:].sum(axis=1)
     if np.any(lowest <= 0):
@@ -333,6 +378,11 @@ class LowBand:
         """Bins of which something is removed."""
         return len(self.removed)
 
+    @property
+    def cells(self) -> int:
+        """Of the coarse signal."""
+        return self.d // self.hop
+
     @cached_property
     def gains(self) -> Array:
         """Eigenvalues of the circulant for its first bins, with the transforms' ``1 / size``.
@@ -342,7 +392,9 @@ class LowBand:
         are what is removed.
         """
         if self.strategy == "band":
-            return window_gains(self.taps, self.hop, self.d, self.removed)
+            gains, cells = window_gains(self.taps, self.hop, self.d, self.removed), self.cells
+            padded = self.grid.size > cells
+            return _padded_gains(cells, cells * gains, self.grid.size) if padded else gains
         if self.strategy == "full":
             return np.append(1 - self.removed, 1.0) / self.grid.size
         if self.strategy == "padded":
@@ -409,35 +461,38 @@ def _band(d: int, removed: Array, hop: int, double: bool, lanes: int) -> LowBand
     if not width:
         return LowBand(d, removed)
     taps = window_taps(hop, width, cells / (2 * cutoff))
-    grid = choose_grid(cells, lanes)
+    grid = _smooth_grid(cells, lanes)
     spread = cells * (-(-hop * width // lanes) + 4.0)
     interpolate = -(-d // lanes) * (width + max(lanes // hop, 1) + 2.0)
     cost = spread + interpolate + grid.cost + 200
     # the aliasing itself is a sum in float64, and in windows for float64 little more than its noise
     alias += 10 * EPSILON[True]
+    if grid.size > cells:
+        enlarged += 0.5 * math.log2(grid.size)
     bound = largest_factor(removed) * (alias + rounding(double, enlarged))
     return LowBand(d, removed, "band", hop, width, taps, grid, bound, cost)
 
 
-def _padded_grid(least: int, lanes: int) -> Grid:
-    """The cheapest of the grids of at least ``least`` numbers and at most a tenth more than needed,
-    powers of two times powers of three and five.
+def _smooth_grid(size: int, lanes: int) -> Grid:
+    """The cheapest grid for a circulant of ``size``: its own, or where a large prime forbids that, one
+    that holds it with room for all that its ends add, powers of two times powers of three and five.
 
-    >>> _padded_grid(2 * 10007 - 1, lanes=8).size
-    20736
+    >>> _smooth_grid(10010, lanes=8).size, _smooth_grid(10007, lanes=8).size
+    (10010, 20736)
     """
+    own = choose_grid(size, lanes)
+    if own.cost < math.inf:
+        return own
     odds = (1, 3, 5, 9, 15, 25, 27, 45, 75, 81, 125, 135)
-    sizes = {odd << max(2, (-(-least // odd) - 1).bit_length()) for odd in odds}
+    sizes = {odd << max(2, (-(-(2 * size - 1) // odd) - 1).bit_length()) for odd in odds}
     near = [size for size in sizes if size <= 1.1 * min(sizes)]
     return min((choose_grid(size, lanes) for size in sorted(near)), key=lambda grid: grid.cost)
 
 
 def _full(d: int, removed: Array, double: bool, lanes: int) -> LowBand:
     """The whole spectrum. A length with a large prime is embedded in a smoother one."""
-    grid = choose_grid(d, lanes)
-    strategy = "full"
-    if grid.cost == math.inf:
-        strategy, grid = "padded", _padded_grid(2 * d - 1, lanes)
+    grid = _smooth_grid(d, lanes)
+    strategy = "full" if grid.size == d else "padded"
     bound = largest_factor(removed) * transform_rounding(double, grid.size)
     cost = grid.cost + 2.0 * -(-d // lanes)
     return LowBand(d, removed, strategy, grid=grid, error_bound=bound, cost=cost)
