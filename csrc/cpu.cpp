@@ -8,22 +8,10 @@
 namespace specgrad {
 
 const char* isa_name(Isa isa) {
-  switch (isa) {
-    case Isa::avx512: return "avx512";
-    case Isa::avx2: return "avx2";
-    case Isa::portable: return "portable";
-  }
-  return "";
+  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "portable";
 }
 
-int vector_bytes(Isa isa) {
-  switch (isa) {
-    case Isa::avx512: return 64;
-    case Isa::avx2: return 32;
-    case Isa::portable: return 16;
-  }
-  return 0;
-}
+int vector_bytes(Isa isa) { return isa == Isa::avx512 ? 64 : isa == Isa::avx2 ? 32 : 16; }
 
 bool cpu_runs(Isa isa) {
 #if defined(__x86_64__)

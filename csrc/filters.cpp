@@ -26,6 +26,13 @@ struct CirculantSteps {
   }
 };
 
+template <class T>
+Memory memory_of(const FilterDesign& design, bool direct = true) {
+  const int64_t bytes = sizeof(T);
+  return {shared_of(design, chosen_lanes<T>(), direct) * bytes,
+          scratch_of(design, chosen_lanes<T>()) * bytes};
+}
+
 // Ranges of a long list of equal pieces, large enough to be worth a task.
 struct Pieces {
   int64_t total;
@@ -39,12 +46,10 @@ template <class T>
 class BandFilter final : public Filter {
  public:
   explicit BandFilter(const FilterDesign& design)
-      : plan_(make_band<T>(design, chosen_lanes<T>())),
+      : Filter(memory_of<T>(design), design.cost),
+        plan_(make_band<T>(design, chosen_lanes<T>())),
         steps_{plan_.circulant},
-        cells_{plan_.cells, 1024},
-        memory_(Memory::of<T>(shared_of(design, chosen_lanes<T>(), true),
-                              scratch_of(design, chosen_lanes<T>()))),
-        cost_(design.cost) {}
+        cells_{plan_.cells, 1024} {}
 
   int phases() const override { return 6; }
 
@@ -69,16 +74,12 @@ class BandFilter final : public Filter {
     }
   }
 
-  Memory memory() const override { return memory_; }
   int64_t table_bytes() const override { return plan_.bytes(); }
-  double cost() const override { return cost_; }
 
  private:
   BandPlan<T> plan_;
   CirculantSteps<T> steps_;
   Pieces cells_;
-  Memory memory_;
-  double cost_;
 };
 
 // The whole spectrum, on the gradient's own memory where that is possible, else on a copy. A
@@ -87,15 +88,12 @@ template <class T>
 class FullFilter final : public Filter {
  public:
   FullFilter(const FilterDesign& design, bool direct)
-      : plan_(make_circulant<T>(design, chosen_lanes<T>())),
+      : Filter(memory_of<T>(design, direct), design.cost),
+        plan_(make_circulant<T>(design, chosen_lanes<T>())),
         steps_{plan_},
         samples_{design.d, 1 << 14},
-        size_(design.grid_size()),
         padded_(design.strategy == Strategy::padded),
-        in_place_(works_in_place(design, direct)),
-        memory_(Memory::of<T>(shared_of(design, chosen_lanes<T>(), direct),
-                              scratch_of(design, chosen_lanes<T>()))),
-        cost_(design.cost) {}
+        in_place_(works_in_place(design, direct)) {}
 
   int phases() const override { return in_place_ ? 3 : 5; }
 
@@ -112,7 +110,7 @@ class FullFilter final : public Filter {
     const int64_t from = samples_.begin(begin), to = samples_.begin(end);
     if (phase == 0) {
       kernels<T>().read(signal, from, to, grid + from);
-      if (to == samples_.total) std::fill(grid + to, grid + size_, T(0));
+      if (to == samples_.total) std::fill(grid + to, grid + plan_.size(), T(0));
     } else if (phase == 4) {
       write_result(signal, from, to, grid, work);
     } else {
@@ -120,9 +118,7 @@ class FullFilter final : public Filter {
     }
   }
 
-  Memory memory() const override { return memory_; }
   int64_t table_bytes() const override { return plan_.bytes(); }
-  double cost() const override { return cost_; }
 
  private:
   void write_result(const Signal& signal, int64_t from, int64_t to, const T* grid, T* work) const {
@@ -138,48 +134,34 @@ class FullFilter final : public Filter {
   CirculantPlan<T> plan_;
   CirculantSteps<T> steps_;
   Pieces samples_;
-  int64_t size_;
   bool padded_;
   bool in_place_;
-  Memory memory_;
-  double cost_;
 };
 
 template <class T>
 class DenseFilter final : public Filter {
  public:
   explicit DenseFilter(const FilterDesign& design)
-      : plan_(make_dense<T>(design)),
-        memory_(Memory::of<T>(0, scratch_of(design, chosen_lanes<T>()))),
-        cost_(design.cost) {}
+      : Filter(memory_of<T>(design), design.cost), plan_(make_dense<T>(design)) {}
 
   int phases() const override { return 1; }
   int64_t tasks(int) const override { return 1; }
   void run(int, int64_t, int64_t, const Signal& signal, void*, void* scratch) const override {
     kernels<T>().dense_filter(plan_, signal, static_cast<T*>(scratch));
   }
-  Memory memory() const override { return memory_; }
   int64_t table_bytes() const override { return plan_.bytes(); }
-  double cost() const override { return cost_; }
 
  private:
   DensePlan<T> plan_;
-  Memory memory_;
-  double cost_;
 };
 
 template <class T>
 class DetrendFilter final : public Filter {
  public:
   explicit DetrendFilter(const FilterDesign& design)
-      : plan_(make_detrend<T>(design)),
-        chunks_{design.d, detrend_chunk(plan_.radius)},
-        memory_(Memory::of<T>(shared_of(design, chosen_lanes<T>(), true),
-                              scratch_of(design, chosen_lanes<T>()))) {
-    const bool box = design.strategy == Strategy::box;
-    const double work = box ? 36 : 2.6 * static_cast<double>(plan_.radius) + 2;
-    cost_ = static_cast<double>(ceil_div(design.d, chosen_lanes<T>())) * work + 200;
-  }
+      : Filter(memory_of<T>(design), cost_of(design)),
+        plan_(make_detrend<T>(design)),
+        chunks_{design.d, detrend_chunk(plan_.radius)} {}
 
   int phases() const override { return 2; }
   int64_t tasks(int) const override { return chunks_.tasks(); }
@@ -199,15 +181,17 @@ class DetrendFilter final : public Filter {
     }
   }
 
-  Memory memory() const override { return memory_; }
   int64_t table_bytes() const override { return plan_.bytes(); }
-  double cost() const override { return cost_; }
 
  private:
+  static double cost_of(const FilterDesign& design) {
+    const bool box = design.strategy == Strategy::box;
+    const double work = box ? 36 : 2.6 * static_cast<double>(design.radius()) + 2;
+    return static_cast<double>(ceil_div(design.d, chosen_lanes<T>())) * work + 200;
+  }
+
   DetrendPlan<T> plan_;
   Pieces chunks_;
-  Memory memory_;
-  double cost_;
 };
 
 template <class T>

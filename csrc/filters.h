@@ -15,25 +15,24 @@ namespace specgrad {
 struct Memory {
   int64_t shared = 0;
   int64_t scratch = 0;
-
-  template <class T>
-  static Memory of(int64_t shared, int64_t scratch) {
-    const int64_t bytes = sizeof(T);
-    return {shared * bytes, scratch * bytes};
-  }
 };
 
 class Filter {
  public:
+  Filter(Memory memory, double cost) : memory_(memory), cost_(cost) {}
   virtual ~Filter() = default;
   virtual int phases() const = 0;
   virtual int64_t tasks(int phase) const = 0;
   // `shared` is one buffer a signal, `scratch` one a thread, both 64-byte aligned.
   virtual void run(int phase, int64_t begin, int64_t end, const Signal& signal, void* shared,
                    void* scratch) const = 0;
-  virtual Memory memory() const = 0;
   virtual int64_t table_bytes() const = 0;
-  virtual double cost() const = 0;
+  Memory memory() const { return memory_; }
+  double cost() const { return cost_; }
+
+ private:
+  Memory memory_;
+  double cost_;
 };
 
 // `direct` says whether the gradient's own memory can be worked on.

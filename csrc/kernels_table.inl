@@ -13,20 +13,11 @@ namespace SPECGRAD_ISA {
 #include "detrend.h"
 
 template <class T>
-static void read_range(const Signal& signal, int64_t begin, int64_t end, T* out) {
-  read_samples(signal, begin, end, out);
-}
-template <class T>
-static void write_range(const Signal& signal, int64_t begin, int64_t end, const T* values) {
-  write_samples(signal, begin, end, values);
-}
-
-template <class T>
 const Kernels<T>& table() {
   static const Kernels<T> kernels = {
-      spread<T>,          wrap_margins<T>, interpolate<T>,     columns_forward<T>,
-      rows_filter<T>,     columns_inverse<T>, dense_filter<T>, read_extended<T>,
-      detrend<T>,         read_range<T>,   write_range<T>,
+      spread<T>,      wrap_margins<T>,    interpolate<T>,  columns_forward<T>,
+      rows_filter<T>, columns_inverse<T>, dense_filter<T>, read_extended<T>,
+      detrend<T>,     read_samples,       write_samples,
   };
   return kernels;
 }

@@ -28,14 +28,25 @@ namespace {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-DType dtype_of(const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case ScalarType::Float: return DType::f32;
-    case ScalarType::Double: return DType::f64;
-    case ScalarType::BFloat16: return DType::bf16;
-    case ScalarType::Half: return DType::f16;
-    default: throw std::invalid_argument("specgrad: a gradient is not of a floating dtype");
+// The dtype of a gradient, whose layout is appended; throws when it is none that is filtered.
+DType append_layout(LayoutKey& layouts, AtenTensorHandle grad) {
+  static const int32_t dtypes[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(),
+                                   aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16()};
+  int32_t dtype = 0;
+  int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(grad, &dtype));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(grad, &dims));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(grad, &sizes));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(grad, &strides));
+  const int32_t* found = std::find(std::begin(dtypes), std::end(dtypes), dtype);
+  if (found == std::end(dtypes)) {
+    throw std::invalid_argument("specgrad: a gradient is not of a floating dtype");
   }
+  const DType own = static_cast<DType>(found - dtypes);
+  layouts.begin_tensor(own, static_cast<size_t>(dims));
+  layouts.append(sizes, sizes + dims);
+  layouts.append(strides, strides + dims);
+  return own;
 }
 
 // The programs of plans for the layouts they met, most recently used first: at most 256, and at
@@ -132,16 +143,6 @@ void run_slots(int slots, const std::function<void(int)>& task) {
   });
 }
 
-LayoutKey layouts_of(const std::vector<Tensor>& grads) {
-  LayoutKey layouts;
-  for (const Tensor& grad : grads) {
-    layouts.begin_tensor(dtype_of(grad), static_cast<size_t>(grad.dim()));
-    layouts.append(grad.sizes().begin(), grad.sizes().end());
-    layouts.append(grad.strides().begin(), grad.strides().end());
-  }
-  return layouts;
-}
-
 // The gradients of a call, unwrapped only as far as a call needs: a vector of Tensor costs as much
 // again as everything else that a call does.
 class Gradients {
@@ -163,24 +164,8 @@ class Gradients {
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  // False when one has no floating dtype.
-  bool append_layouts(LayoutKey& layouts) const {
-    static const int32_t dtypes[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(),
-                                     aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16()};
-    for (AtenTensorHandle handle : handles_) {
-      int32_t dtype = 0;
-      int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
-      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &dtype));
-      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dims));
-      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &sizes));
-      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &strides));
-      const int32_t* found = std::find(std::begin(dtypes), std::end(dtypes), dtype);
-      if (found == std::end(dtypes)) return false;
-      layouts.begin_tensor(static_cast<DType>(found - dtypes), static_cast<size_t>(dims));
-      layouts.append(sizes, sizes + dims);
-      layouts.append(strides, strides + dims);
-    }
-    return true;
+  void append_layouts(LayoutKey& layouts) const {
+    for (AtenTensorHandle handle : handles_) append_layout(layouts, handle);
   }
 
   void append_data(std::vector<void*>& data) const {
@@ -202,7 +187,7 @@ Outcome run(const Gradients& grads, int64_t plan, bool disjoint) {
   static thread_local std::vector<void*> data;
   layouts.clear();
   data.clear();
-  if (!grads.append_layouts(layouts)) return Outcome::unknown_layout;
+  grads.append_layouts(layouts);
   const std::shared_ptr<const Program> program = programs().find(plan, layouts);
   if (!program) return Outcome::unknown_layout;
   grads.append_data(data);
@@ -277,9 +262,10 @@ void load(std::vector<Tensor> grads, int64_t plan, std::vector<int64_t> designs,
           std::vector<int64_t> tensors, bool refuse_nonfinite) {
   Reader words(tensors);
   std::vector<TensorPlan> plans;
+  LayoutKey layouts;
   for (const Tensor& grad : grads) {
     TensorPlan tensor;
-    tensor.dtype = dtype_of(grad);
+    tensor.dtype = append_layout(layouts, grad.get());
     tensor.filter = words.next();
     tensor.bytes = words.next();
     const int64_t dims = words.next();
@@ -290,7 +276,7 @@ void load(std::vector<Tensor> grads, int64_t plan, std::vector<int64_t> designs,
     tensor.signal = read_layout(words, tensor.dtype);
     plans.push_back(std::move(tensor));
   }
-  programs().add(plan, layouts_of(grads),
+  programs().add(plan, layouts,
                  Program::build(read_designs(designs, values), std::move(plans), refuse_nonfinite));
 }
 

@@ -7,7 +7,7 @@
 
 namespace specgrad {
 
-constexpr int kLargestPrime = 31;
+constexpr int kLargestPrime = 1024;
 
 // Radices of the passes of a transform of length n: few passes, and 4 last where there is one.
 // Empty for n = 1 and if n has a larger prime.

@@ -1,10 +1,19 @@
 """Spectral gradient filtering: one in-place op for all selected layers of a model."""
 
-from specgrad_kernels.backends import available_backends
-from specgrad_kernels.layers import select_layers
-from specgrad_kernels.ops import filter_grads_
-from specgrad_kernels.plan import FilterPlan
-from specgrad_kernels.spec import FilterSpec
+import sys
+
+try:
+    from specgrad_kernels.backends import available_backends
+    from specgrad_kernels.layers import select_layers
+    from specgrad_kernels.ops import filter_grads_
+    from specgrad_kernels.plan import FilterPlan
+    from specgrad_kernels.spec import FilterSpec
+except ValueError as error:
+    # SPECGRAD_ISA or SPECGRAD_BACKEND is nonsense; while `python -m` looks for its program, no
+    # code of that program could say so
+    if sys.argv[:1] == ["-m"]:
+        sys.exit(f"error: {error}")
+    raise
 
 __all__ = [
     "FilterPlan",

@@ -16,6 +16,7 @@ True
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -243,9 +244,10 @@ def rounding(double: bool, enlarged: float = 1.0) -> float:
     return (3 + enlarged) * EPSILON[double]
 
 
-def transform_rounding(double: bool, size: int) -> float:
-    """Of the passes of a transform there and back."""
-    return rounding(double, 0.5 * math.log2(max(size, 2)))
+def transform_units(size: int) -> float:
+    """Of rounding, by the passes of a transform there and back; a large prime adds long sums."""
+    largest = max(_prime_factors(size), default=2)
+    return 0.5 * math.log2(max(size, 2)) + (0.5 * math.sqrt(largest) if largest > 31 else 0)
 
 
 def dense_rounding(double: bool, count: int) -> float:
@@ -276,23 +278,34 @@ def stored_rounding(dtype: torch.dtype, norm: float = 1.0) -> float:
 
 # ---- Grids -----------------------------------------------------------------------------------
 
-LARGEST_PRIME = 31
+LARGEST_PRIME = 1024
+"""Of a transform: a pass adds up as many numbers for each that it yields."""
+LARGEST_PADDED = 1 << 26
+"""Numbers of a grid that is padded to save time; its table takes eight times their memory."""
 _LONGEST_TRANSFORM = 4096
 _PASS_COST = {2: 7.0, 3: 9.0, 4: 10.0, 5: 13.0, 6: 12.5, 8: 15.0}
 """Vector operations of a pass for each element, memory included; 6 + 2.5 * radix for others."""
 
 
+def _prime_factors(n: int) -> Counter[int]:
+    found: Counter[int] = Counter()
+    prime = 2
+    while n > 1:
+        prime = prime if prime * prime <= n else n
+        while n % prime == 0:
+            found[prime], n = found[prime] + 1, n // prime
+        prime += 1
+    return found
+
+
 @lru_cache(maxsize=4096)
 def transform_cost(n: int) -> float:
     """Vector operations of a transform of length ``n`` for each element; infinite for a prime
-    factor above 31. The passes are those of ``csrc/radices.h``."""
-    count = dict.fromkeys((2, 3, *range(5, LARGEST_PRIME + 1, 2)), 0)
-    for prime in count:
-        while n % prime == 0:
-            count[prime], n = count[prime] + 1, n // prime
-    if n != 1:
+    factor above 1024. The passes are those of ``csrc/radices.h``."""
+    count = _prime_factors(n)
+    if count and max(count) > LARGEST_PRIME:
         return math.inf
-    twos, threes = count.pop(2), count.pop(3)
+    twos, threes = count.pop(2, 0), count.pop(3, 0)
     sixes = min(twos, threes)
     if twos - sixes == 1 and sixes:
         sixes -= 1
@@ -326,7 +339,7 @@ def _crowding(elements: int) -> float:
 def choose_grid(size: int, lanes: int) -> Grid:
     """The cheapest grid for vectors of ``lanes``; of infinite cost where no transform fits.
 
-    >>> choose_grid(4608, 8).size, choose_grid(37, 8).cost
+    >>> choose_grid(4608, 8).size, choose_grid(1031, 8).cost
     (4608, inf)
     """
     best = Grid()
@@ -467,33 +480,34 @@ def _band(d: int, removed: Array, hop: int, double: bool, lanes: int) -> LowBand
     cost = spread + interpolate + grid.cost + 200
     # the aliasing itself is a sum in float64, and in windows for float64 little more than its noise
     alias += 10 * EPSILON[True]
-    if grid.size > cells:
-        enlarged += 0.5 * math.log2(grid.size)
+    if grid.size > cells or max(_prime_factors(cells)) > 31:
+        enlarged += transform_units(grid.size)
     bound = largest_factor(removed) * (alias + rounding(double, enlarged))
     return LowBand(d, removed, "band", hop, width, taps, grid, bound, cost)
 
 
 def _smooth_grid(size: int, lanes: int) -> Grid:
-    """The cheapest grid for a circulant of ``size``: its own, or where a large prime forbids that, one
-    that holds it with room for all that its ends add, powers of two times powers of three and five.
+    """The cheapest grid for a circulant of ``size``: its own, or where that has a large prime, one
+    that holds it with room for all that its ends add, a power of two times powers of 3 and 5.
 
     >>> _smooth_grid(10010, lanes=8).size, _smooth_grid(10007, lanes=8).size
     (10010, 20736)
     """
     own = choose_grid(size, lanes)
-    if own.cost < math.inf:
-        return own
     odds = (1, 3, 5, 9, 15, 25, 27, 45, 75, 81, 125, 135)
     sizes = {odd << max(2, (-(-(2 * size - 1) // odd) - 1).bit_length()) for odd in odds}
-    near = [size for size in sizes if size <= 1.1 * min(sizes)]
-    return min((choose_grid(size, lanes) for size in sorted(near)), key=lambda grid: grid.cost)
+    near = [each for each in sizes if each <= 1.1 * min(sizes)]
+    if own.cost < math.inf and (min(near) > LARGEST_PADDED or max(_prime_factors(size)) <= 31):
+        return own
+    padded = (choose_grid(each, lanes) for each in sorted(near))
+    return min(own, *padded, key=lambda grid: grid.cost)
 
 
 def _full(d: int, removed: Array, double: bool, lanes: int) -> LowBand:
     """The whole spectrum. A length with a large prime is embedded in a smoother one."""
     grid = _smooth_grid(d, lanes)
     strategy = "full" if grid.size == d else "padded"
-    bound = largest_factor(removed) * transform_rounding(double, grid.size)
+    bound = largest_factor(removed) * rounding(double, transform_units(grid.size))
     cost = grid.cost + 2.0 * -(-d // lanes)
     return LowBand(d, removed, strategy, grid=grid, error_bound=bound, cost=cost)
 

@@ -14,6 +14,12 @@ def backend(request):
 
 
 @pytest.fixture
+def backends():
+    """Both, where the native one is available."""
+    return [name for name in ("torch", "cpp") if name in available_backends()]
+
+
+@pytest.fixture
 def native():
     """The native backend."""
     from specgrad_kernels.backends import cpp

@@ -166,13 +166,43 @@ def run_with_isa(name, *arguments):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["AVX2", "sse9"])
-def test_unknown_instruction_sets_are_refused_at_import(name):
-    refused = run_with_isa(name, "-c", "import specgrad_kernels")
+def test_unknown_instruction_sets_are_refused_at_import():
+    refused = run_with_isa("AVX2", "-c", "import specgrad_kernels")
     assert refused.returncode != 0
     sentence = refused.stderr.splitlines()[-1]
     assert sentence.startswith("ValueError: SPECGRAD_ISA must be one of")
-    assert sentence.endswith(f"on this CPU, or unset; got '{name}'")
+    assert sentence.endswith("on this CPU, or unset; got 'AVX2'")
+
+
+def test_the_command_refuses_them_in_a_sentence():
+    refused = run_with_isa("sse9", "-m", "specgrad_kernels")
+    assert refused.returncode != 0
+    assert refused.stderr.startswith("error: SPECGRAD_ISA must be one of")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_no_bit_depends_on_the_threads_of_a_process():
+    """Neither on those of the filter nor on those of NumPy, which the design is computed with."""
+    script = """
+import hashlib, numpy, torch
+from specgrad_kernels import filter_grads_
+draw = numpy.random.default_rng(0).standard_normal
+digest = hashlib.sha256()
+for d, ratio in ((2304, 0.05), (4608, 0.2), (36864, 0.05), (36864, 0.01), (8 * 2027, 0.05)):
+    grads = [torch.from_numpy(draw(d)).to(dtype) for dtype in (torch.float64, torch.float32)]
+    filter_grads_(grads, ratio=ratio)
+    for grad in grads:
+        digest.update(grad.numpy().tobytes())
+print(digest.hexdigest())
+"""
+    printed = set()
+    for threads in ("1", "2", "3"):
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(names, threads)}
+        command = [sys.executable, "-c", script]
+        printed.add(subprocess.run(command, env=environment, capture_output=True).stdout)
+    assert len(printed) == 1
+    assert len(printed.pop()) > 60
 
 
 @pytest.mark.parametrize("problem", ["missing", "foreign"])

@@ -5,70 +5,39 @@ import pytest
 import torch
 from helpers import DTYPES
 
+from benchmarks.waves import (
+    KINDS,
+    bound_of,
+    filtered,
+    gains,
+    lengths,
+    share_of_promise,
+    waves,
+    wide,
+)
 from specgrad_kernels import FilterSpec, filter_grads_
-from specgrad_kernels.backends import BACKENDS
 from specgrad_kernels.kinds import BOUNDARIES
-from specgrad_kernels.kinds.spectrum import gains_of
 
-wide = np.longdouble if np.finfo(np.longdouble).eps < 1e-18 else np.float64
-KINDS = {
-    "fft": {},
-    "fft of much": {"ratio": 0.3},
-    "soft edge": {"method": "spectrum", "gains": ((0.0, 0.0), (0.08, 1.0))},
-    "band-pass": {"method": "spectrum", "gains": ((0.2, 0.0), (0.3, 2.0), (0.9, 0.5))},
-    "random": {"method": "random", "seed": 3},
-    "centralize": {"method": "centralize", "group_dims": 0},
-}
-
-
-def gains(spec, d):
-    """The factor of every bin, from the definitions alone."""
-    if spec.method == "spectrum":
-        return gains_of(spec.gains, d)
-    kept = np.ones(d // 2 + 1)
-    if spec.method == "random":
-        from specgrad_kernels.reference import random_bins
-
-        kept[random_bins(d, spec.cutoff(d), spec.seed).numpy()] = 0
-    else:
-        kept[: 1 if spec.method == "centralize" else spec.cutoff(d)] = 0
-    return kept
+needs_wider_numbers = pytest.mark.skipif(
+    np.finfo(wide).eps > 1e-18, reason="long double is no wider than double here"
+)
 
 
 def exactly(signals, factor):
     return np.fft.irfft(np.fft.rfft(signals) * factor, n=signals.shape[-1])
 
 
-def errors(signals, spec, backend):
-    """Error vectors of ``[count, d]`` signals, and the signals as the dtype holds them."""
-    given = signals.double().numpy().astype(wide)
-    filtered = signals.clone()
-    filter_grads_(list(filtered), backend=backend, **options_of(spec))
-    return filtered.double().numpy() - exactly(given, gains(spec, given.shape[-1])), given
+def chosen_bins(d):
+    """All of a short signal; of a long one every bin near an edge, and a hundred of the others."""
+    bins = np.arange(d // 2 + 1)
+    if d <= 5000:
+        return bins
+    edges = [FilterSpec(ratio=ratio).cutoff(d) for ratio in (0.05, 0.3)]
+    near = [bins[edge - 8 : edge + 8] for edge in edges]
+    return np.unique(np.concatenate([bins[:: len(bins) // 100], *near]))
 
 
-def options_of(spec):
-    names = ("method", "ratio", "gains", "seed", "group_dims")
-    return {name: getattr(spec, name) for name in names}
-
-
-def bound_of(spec, d, dtype, backend):
-    (module,) = [module for module in BACKENDS if backend == module.NAME]
-    return module.explain(spec, d, 0, dtype)[1]
-
-
-def waves(d, bins, dtype):
-    samples = np.arange(d)
-    turns = np.outer(bins, samples) % d / d
-    return torch.from_numpy(np.cos(2 * np.pi * turns + 0.3)).to(dtype)
-
-
-def lengths(value):
-    return np.linalg.norm(value.astype(np.float64), axis=-1)
-
-
-@pytest.mark.skipif(wide is np.float64, reason="long double is no wider than double here")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@needs_wider_numbers
 @pytest.mark.parametrize(
     "d",
     [
@@ -78,22 +47,15 @@ def lengths(value):
         pytest.param(4608, marks=pytest.mark.slow),
         pytest.param(36864, marks=pytest.mark.slow),
         pytest.param(10_007, marks=pytest.mark.slow),
+        pytest.param(8 * 2027, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("name", KINDS)
-def test_no_wave_exceeds_the_bound(backend, name, d, dtype):
-    spec = FilterSpec(**KINDS[name])
-    bound = bound_of(spec, d, dtype, backend)
-    bins = np.arange(d // 2 + 1)
-    if d > 5000:  # every bin near the edge, a hundred of the others
-        edge = spec.cutoff(d)
-        bins = np.unique(np.concatenate([bins[:: len(bins) // 100], bins[edge - 8 : edge + 8]]))
-    for part in np.array_split(bins, -(-len(bins) * d // 2**20)):
-        error, given = errors(waves(d, part, dtype), spec, backend)
-        assert np.all(lengths(error) <= bound * lengths(given))
+def test_no_wave_exceeds_the_bound(backends, d):
+    for name, backend, dtype, share in share_of_promise(d, chosen_bins(d), backends, KINDS):
+        assert np.all(share <= 1), (name, backend, dtype, share.max())
 
 
-@pytest.mark.skipif(wide is np.float64, reason="long double is no wider than double here")
+@needs_wider_numbers
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "d", [432, *(pytest.param(d, marks=pytest.mark.slow) for d in (1009, 36864))]
@@ -102,13 +64,13 @@ def test_no_wave_exceeds_the_bound(backend, name, d, dtype):
 def test_no_search_finds_worse(backend, name, d, dtype):
     """The error of a signal, filtered in its turn, points to where the error is largest."""
     spec = FilterSpec(**KINDS[name])
-    bound = bound_of(spec, d, dtype, backend)
+    bound, factor = bound_of(spec, d, dtype, backend), gains(spec, d)
     generator = torch.Generator().manual_seed(d)
     signals = torch.randn(4, d, dtype=torch.float64, generator=generator)
     for _ in range(6):
-        error, given = errors(
-            (signals / signals.norm(dim=-1, keepdim=True)).to(dtype), spec, backend
-        )
+        signals = (signals / signals.norm(dim=-1, keepdim=True)).to(dtype)
+        given = signals.double().numpy().astype(wide if dtype == torch.float64 else np.float64)
+        error = filtered(signals, spec, backend) - exactly(given, factor)
         assert np.all(lengths(error) <= bound * lengths(given))
         signals = torch.from_numpy(error.astype(np.float64)) + 1e-30
 
@@ -132,7 +94,9 @@ def test_averages_may_lengthen_a_gradient(backend, method, width, boundary, dtyp
     for d in (2, 7, 1009):
         bound = bound_of(spec, d, dtype, backend)
         kinds = [
-            waves(d, np.arange(0, d // 2 + 1, max(1, d // 60)), torch.float64),
+            torch.from_numpy(
+                waves(d, np.arange(0, d // 2 + 1, max(1, d // 60))).astype(np.float64)
+            ),
             torch.eye(d, dtype=torch.float64)[:: max(1, d // 60)],  # at the ends they count most
             torch.randn(5, d, dtype=torch.float64),
             torch.tensor([1.0390625, -0.466796875], dtype=torch.float64).repeat(d)[None, :d],
