@@ -298,6 +298,11 @@ def _prime_factors(n: int) -> Counter[int]:
     return found
 
 
+def _has_large_prime(n: int) -> bool:
+    """Whether passes for it would be long sums."""
+    return max(_prime_factors(n), default=1) > 31
+
+
 @lru_cache(maxsize=4096)
 def transform_cost(n: int) -> float:
     """Vector operations of a transform of length ``n`` for each element; infinite for a prime
@@ -480,7 +485,7 @@ def _band(d: int, removed: Array, hop: int, double: bool, lanes: int) -> LowBand
     cost = spread + interpolate + grid.cost + 200
     # the norm is a sum in float64; against long double, 0.3 units were missing at most
     alias += EPSILON[True]
-    if grid.size > cells or max(_prime_factors(cells)) > 31:
+    if grid.size > cells or _has_large_prime(cells):
         enlarged += transform_units(grid.size)
     bound = largest_factor(removed) * (alias + rounding(double, enlarged))
     return LowBand(d, removed, "band", hop, width, taps, grid, bound, cost)
@@ -497,7 +502,7 @@ def _smooth_grid(size: int, lanes: int) -> Grid:
     odds = (1, 3, 5, 9, 15, 25, 27, 45, 75, 81, 125, 135)
     sizes = {odd << max(2, (-(-(2 * size - 1) // odd) - 1).bit_length()) for odd in odds}
     near = [each for each in sizes if each <= 1.1 * min(sizes)]
-    if own.cost < math.inf and (min(near) > LARGEST_PADDED or max(_prime_factors(size)) <= 31):
+    if own.cost < math.inf and (min(near) > LARGEST_PADDED or not _has_large_prime(size)):
         return own
     padded = (choose_grid(each, lanes) for each in sorted(near))
     return min(own, *padded, key=lambda grid: grid.cost)
