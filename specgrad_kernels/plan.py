@@ -141,7 +141,7 @@ class FilterPlan:
             present = [grad for each in ready if (grad := each.grad) is not None]
             if len(present) == len(ready):
                 at_hand = self._on_cpu if present[0].is_cpu else None
-                (at_hand or self._program_on(present[0].device)).run_now(present)
+                (at_hand or self._program_on(present[0].device)).run(present)
                 return
         ops.apply(self._listed(grads), self.spec, self.backend)
 

@@ -38,10 +38,6 @@ class Program:
         if is_compiling() and any(grad.requires_grad for grad in grads):
             # after a break in a graph the kernel is given values that no longer say so
             checks.check_grads(grads, self.spec)
-        self.run_now(grads)
-
-    def run_now(self, grads: list[Tensor]) -> None:
-        """Likewise, where no graph is being compiled."""
         if peek_interpreter_stack() is not None:  # inside vmap: the operator has a rule for it
             _IN_GRAPHS[self.handle] = self
             torch.ops.specgrad.filter_grads_.default(grads, self.handle)
