@@ -194,8 +194,9 @@ class Conductor:
     def _start(self, name: str, command: list[str]) -> None:
         with open(self._log(name), "wb") as log:
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            process = subprocess.Popen(command, preexec_fn=_end_with_parent, **streams)
-        self._processes[name] = process
+            self._processes[name] = subprocess.Popen(
+                command, preexec_fn=_end_with_parent, **streams
+            )
 
     def _log(self, name: str) -> Path:
         return self._folder / "logs" / f"{name}.txt"
@@ -224,7 +225,9 @@ class Conductor:
         return RunError(f"the server ended before the run did: {told} (see {log}); {again}")
 
     def stop(self) -> None:
-        """End every process, nodes first, with all that they started."""
+        """End every process, nodes first, with all that they started in groups of their own."""
+        started = [Path(f"/proc/{p.pid}/task/{p.pid}/children") for p in self._processes.values()]
+        groups = [int(n) for path in started if path.exists() for n in path.read_text().split()]
         for process in reversed(self._processes.values()):
             process.terminate()
         deadline = time.monotonic() + STOP_SECONDS
@@ -232,6 +235,9 @@ class Conductor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(deadline - time.monotonic(), 0))
             process.kill()
+        for group in groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
 
 
 def free_ports(count: int) -> list[int]:
@@ -274,12 +280,8 @@ def private_network() -> None:
 def main(folder: str, task: str) -> int:
     """The conductor's process; what is forked has one thread, as a user namespace demands."""
     child = os.fork()
-    if not child:
-        os._exit(_conduct(folder, task))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def _conduct(folder: str, task: str) -> int:
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     conductor = Conductor(Path(folder))
     try:
         conductor.conduct(*json.loads(task))

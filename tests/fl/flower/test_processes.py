@@ -217,4 +217,4 @@ def test_a_network_of_ones_own_has_a_loopback_interface():
     if "network of its own here" in told:
         pytest.skip("this machine lets nobody but root have a network of its own")
     assert told == "alone"
-    assert told_as_nobody(conducted) == "0"
+    assert set(told_as_nobody(conducted)) == {"0"}  # told by the process and by its fork

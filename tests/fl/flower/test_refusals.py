@@ -8,7 +8,9 @@ import os
 import re
 import stat
 import sys
+import time
 import types
+from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -143,3 +145,23 @@ def test_a_machine_that_gives_users_no_network(monkeypatch):
     monkeypatch.setattr(federation.ctypes, "get_errno", lambda: errno.EPERM)
     with pytest.raises(RunError, match=r"Operation not permitted\); .* with --insecure, or `flwr"):
         federation.private_network()
+
+
+def test_what_a_process_started_in_a_group_of_its_own_ends_too(tmp_path):
+    """As SuperLinks start servers, which would go on asking a SuperLink that has gone."""
+    (tmp_path / "logs").mkdir()
+    conductor = federation.Conductor(tmp_path)
+    script = "setsid sleep 60 & echo $! > started; wait"
+    conductor._start("superlink", ["sh", "-c", f"cd {tmp_path}; {script}"])
+    while not (tmp_path / "started").is_file() or not (tmp_path / "started").read_text().strip():
+        time.sleep(0.01)
+    number = int((tmp_path / "started").read_text())
+    while os.getpgid(number) != number:  # until setsid has done its work
+        time.sleep(0.01)
+    conductor.stop()
+    for _ in range(500):
+        state = Path(f"/proc/{number}/stat")
+        if not state.exists() or state.read_text().split(") ")[1][0] == "Z":
+            return
+        time.sleep(0.01)
+    pytest.fail("it lives on")
