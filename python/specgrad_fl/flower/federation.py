@@ -39,8 +39,7 @@ from specgrad_fl.flower import app, place
 from specgrad_fl.progress import Watcher
 from specgrad_fl.runs import RunDirectory
 
-NAME = "specgrad"
-LOOPBACK = "127.0.0.1"
+NAME, LOOPBACK = "specgrad", "127.0.0.1"
 LOOK_SECONDS, STOP_SECONDS = 0.2, 10.0
 
 
@@ -123,10 +122,9 @@ def last_line(log: Path) -> str:
 
 def environment(home: Path) -> dict[str, str]:
     """Flower quiet and offline, looking for work often, with this Python's commands first."""
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {
         **os.environ,
-        "PATH": programs,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "FLWR_HOME": str(home.absolute()),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
