@@ -28,6 +28,8 @@ LIMITS = {
     "scratch over gradient bytes": (0, 0.4),
     "bytes beyond the cache over gradient bytes": {"vit": (3, 3.4), "": (3, 3.2)},
     "estimated time over _foreach_mul_": {"resnet18": (1, 2.5), "": (1, 4)},
+    "promised error": (1e-7, 5.2e-7),
+    "worst float32 error": (0, 2.8e-7),
     "race found": (1, 1),
     # of the machine that the table names; on another they are its own
     "host microseconds, same addresses": {"resnet20": (0, 20), "densenet121": (0, 80)},
@@ -51,6 +53,18 @@ def test_schedules_are_as_the_table_says(name):
     assert counts.model_rows(name) == listed
 
 
+@pytest.mark.parametrize("length", counts.ERROR_LENGTHS)
+def test_errors_are_as_the_table_says(length):
+    listed = [row for row in ROWS if row[0] == f"{length} samples"]
+    found = counts.error_rows(length)
+    assert [row[:3] for row in found] == [row[:3] for row in listed]
+    promised, *errors = (float(row[3]) for row in found)
+    assert float(listed[0][3]) == promised
+    # a cosine of another machine may differ in its last place, and so may a wave
+    assert errors == pytest.approx([float(row[3]) for row in listed[1:]], rel=0.1)
+    assert max(errors) < 2 / 3 * promised
+
+
 def test_estimates_follow_from_the_counts():
     listed = [row for row in ROWS if row[2].startswith("estimated")]
     assert counts.estimate_rows(TABLE) == listed
@@ -60,7 +74,9 @@ def test_estimates_follow_from_the_counts():
     triton.__version__ != TABLE_MADE_WITH,
     reason=f"instructions differ between compilers; the table is of Triton {TABLE_MADE_WITH}",
 )
-@pytest.mark.parametrize("case", counts.CASES, ids=lambda case: f"{case.kernel}-{case.length}")
+@pytest.mark.parametrize(
+    "case", counts.CASES, ids=lambda case: f"{case.kernel}-{case.length}-{case.dtype}"
+)
 def test_kernels_do_what_the_table_says(case):
     listed = [row for row in ROWS if row[:2] == (case.kernel, case.name)]
     assert counts.kernel_rows(case) == listed

@@ -1,10 +1,12 @@
 """The compiled PTX, executed on the CPU, against the float64 reference."""
 
+import numpy as np
 import pytest
 import torch
 from triton_tools.compare import random_grads, reference
 from triton_tools.execute import execute
 from triton_tools.ptx import Program, PtxError
+from triton_tools.rounding import Rounded
 
 from specgrad_kernels.backends.triton import interpreting
 from specgrad_kernels.spec import FilterSpec
@@ -37,6 +39,18 @@ def test_band(dtype):
     error, names = _errors(random_grads([432, 2304], dtype), FilterSpec())
     assert names == BAND
     assert error < TOLERANCE[dtype]
+
+
+def test_the_search_for_the_worst_wave_rounds_like_the_kernels():
+    """A constant and a wave of the band, of which only rounding is left."""
+    for length in (432, 2304):
+        rounded = Rounded(length)
+        waves = rounded.waves([0, 5])
+        grads = [torch.from_numpy(wave.copy()) for wave in waves]
+        execute(grads, FilterSpec())
+        for grad, wave, expected in zip(grads, waves, rounded.run(waves), strict=True):
+            # which of two products is rounded first is up to the compiler
+            assert np.linalg.norm(grad.numpy() - expected) < 3e-8 * np.linalg.norm(wave)
 
 
 def test_band_of_strided_and_unaligned_layers_beside_a_plain_one():

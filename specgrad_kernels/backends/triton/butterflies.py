@@ -45,6 +45,12 @@ def add8(x, value, factor):
 
 
 @triton.jit
+def subtract8(x, y):
+    """Eight differences."""
+    return [x[k] - y[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
+
+
+@triton.jit
 def scale8(x, y):
     """Eight products."""
     return [x[k] * y[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]

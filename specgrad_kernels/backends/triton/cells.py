@@ -53,6 +53,39 @@ def _add(total, window, value, CELL: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _samples(
+    samples,
+    layout,
+    cell,
+    cells,
+    hop,
+    REAL: tl.constexpr,
+    HOP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WAY: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """The samples ``STEP`` cells on; beyond the reach of a window on the signal nothing."""
+    sample = tl.arange(0, HOP)[None, :]
+    if WAY == INSIDE:
+        value = tl.load(samples + (cell * HOP)[:, None] + sample + STEP * HOP)
+    else:
+        cell += STEP
+        wanted = (cell < cells + WIDTH // 2)[:, None]
+        if WAY == AROUND:
+            near = tl.where(cell < 0, cell + cells, cell)
+            near = tl.where(near >= cells, near - cells, near)
+            place = samples + (near * HOP)[:, None] + sample
+        else:
+            near = cell % cells
+            near = tl.where(near < 0, near + cells, near)
+            wanted = wanted & (sample < hop)
+            place = samples + offset_of((near * hop)[:, None] + sample, layout)
+        value = tl.load(place, mask=wanted, other=0.0)
+    return value.to(REAL)
+
+
+@triton.jit
 def _windowed(
     address,
     layout,
@@ -67,30 +100,21 @@ def _windowed(
     ROWS: tl.constexpr,
     WAY: tl.constexpr,
 ):
-    """Products of samples and window for four cells a row, not yet summed over a cell."""
+    """Products of samples and window for four cells a row, not yet summed over a cell.
+
+    From both ends to the middle, where the window is largest: small terms are added first.
+    """
+    LAST: tl.constexpr = WIDTH + 2
     samples = samples_at(address, ELEMENT, WAY != ANYHOW)
-    sample = tl.arange(0, HOP)[None, :]
     cell = first - WIDTH // 2 + 4 * tl.arange(0, ROWS)
-    inside = samples + (cell * HOP)[:, None] + sample
     zero = tl.zeros([ROWS, HOP], REAL)
     sums = [zero for _ in (0, 1, 2, 3)]
-    for step in tl.static_range(WIDTH + 3):
-        if WAY == INSIDE:
-            value = tl.load(inside + step * HOP).to(REAL)
-        else:
-            near = cell + step
-            wanted = (near < cells + WIDTH // 2)[:, None]
-            if WAY == AROUND:
-                near = tl.where(near < 0, near + cells, near)
-                near = tl.where(near >= cells, near - cells, near)
-                place = samples + (near * HOP)[:, None] + sample
-            else:
-                near = near % cells
-                near = tl.where(near < 0, near + cells, near)
-                wanted = wanted & (sample < hop)
-                place = samples + offset_of((near * hop)[:, None] + sample, layout)
-            value = tl.load(place, mask=wanted, other=0.0).to(REAL)
+    for step in tl.static_range(LAST // 2 + 1):
+        value = _samples(samples, layout, cell, cells, hop, REAL, HOP, WIDTH, WAY, step)
         sums = [_add(sums[k], window, value, step - k, WIDTH) for k in (0, 1, 2, 3)]
+        if step < LAST // 2:
+            value = _samples(samples, layout, cell, cells, hop, REAL, HOP, WIDTH, WAY, LAST - step)
+            sums = [_add(sums[k], window, value, LAST - step - k, WIDTH) for k in (0, 1, 2, 3)]
     return sums
 
 
@@ -225,6 +249,20 @@ def _negative_coarse(lines, matrix, cell, log, columns, REAL: tl.constexpr, CELL
 
 
 @triton.jit
+def _coarse_at(near, row, STEP: tl.constexpr, CELLS: tl.constexpr, WIDTH: tl.constexpr):
+    if STEP < WIDTH + 3:
+        value = tl.load(near + STEP, mask=4 * row + STEP < CELLS, other=0.0)[:, None]
+    else:
+        value = 0.0
+    return value
+
+
+@triton.jit
+def _subtract(x, window, negative, TAP: tl.constexpr, PLACE: tl.constexpr, WIDTH: tl.constexpr):
+    return x + window[TAP] * negative[WIDTH - 1 + PLACE - TAP]
+
+
+@triton.jit
 def interpolate(
     pointers,
     table,
@@ -273,9 +311,15 @@ def interpolate(
     tl.debug_barrier()
 
     window = window_of(taps, tl.arange(0, HOP)[None, :], HOP, WIDTH)
-    for step in tl.static_range(WIDTH + 3):
-        value = tl.load(scratch + 4 * row + step, mask=4 * row + step < CELLS, other=0.0)[:, None]
-        x = [_add(x[k], window, value, WIDTH - 1 + k - step, WIDTH) for k in (0, 1, 2, 3)]
+    near = scratch + 4 * row
+    coarse = [
+        _coarse_at(near, row, step, CELLS, WIDTH)
+        for step in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18)
+    ]
+    # The largest taps first: what a wave of the band leaves is then small, and so is its rounding.
+    for away in tl.static_range(WIDTH // 2):
+        x = [_subtract(x[k], window, coarse, WIDTH // 2 - 1 - away, k, WIDTH) for k in (0, 1, 2, 3)]
+        x = [_subtract(x[k], window, coarse, WIDTH // 2 + away, k, WIDTH) for k in (0, 1, 2, 3)]
     if wide:
         _put_four(x, address, layout, cell, cells, hop, ELEMENT, HOP, True)
     else:

@@ -45,8 +45,10 @@ class Window:
     amplification: float
 
     def taps(self) -> Array:
-        """Its ``hop * width`` taps."""
-        return design.window_taps(self.hop, self.width, self.oversampling)
+        """Its ``hop * width`` taps, with a sum for which the mean's gain is a power of two."""
+        taps = design.window_taps(self.hop, self.width, self.oversampling)
+        scaled: Array = taps * (math.sqrt(self.hop) / taps.sum())
+        return scaled
 
 
 @lru_cache(maxsize=1024)
@@ -102,13 +104,15 @@ class Grid:
     def error(self) -> float:
         """Bound of the relative l2 error: aliases of the window, and rounding.
 
-        A constant is the worst, for sums of equal terms one after the other: of 20,000 constants
-        the worst lost less than two thirds of what is promised.
+        Pure waves of the band are the worst. Of thousands in float32 none lost more than two
+        thirds of what is promised; float64 was not searched like that and is promised twice as
+        much.
         """
         terms = self.cells / 16 if self.circulant else self.columns
         aliasing = self.window.aliasing if self.window else 0.0
         enlarged = self.window.amplification if self.window else 1.0
-        return aliasing + design.rounding(self.double, enlarged + 0.5 * math.sqrt(terms))
+        units = (1.5 + 0.5 * enlarged + 0.35 * math.sqrt(terms)) * (2 if self.double else 1)
+        return aliasing + units * design.EPSILON[self.double]
 
     def describe(self) -> str:
         """The factors, as ``FilterPlan.describe()`` shows them."""

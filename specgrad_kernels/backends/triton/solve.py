@@ -23,6 +23,7 @@ from specgrad_kernels.backends.triton.butterflies import (
     load8,
     scale8,
     store8,
+    subtract8,
     turn8,
     turn_all,
     turn_by_roots,
@@ -37,14 +38,14 @@ def _zeros8(LANES: tl.constexpr, REAL: tl.constexpr):
 
 
 @triton.jit
-def _add_columns(r, i, grid, cosines, sines, bins, row, step, mask, COUNT: tl.constexpr):
+def _add_columns(r, i, base, grid, cosines, sines, bins, row, step, mask, COUNT: tl.constexpr):
     for _ in tl.static_range(COUNT):
-        value = load8(grid, step, mask)
-        r = add8(r, value, tl.load(cosines, mask, 0.0))
-        i = add8(i, value, tl.load(sines, mask, 0.0))
         grid += row
         cosines += bins
         sines += bins
+        value = subtract8(load8(grid, step, mask), base)
+        r = add8(r, value, tl.load(cosines, mask, 0.0))
+        i = add8(i, value, tl.load(sines, mask, 0.0))
     return r, i, grid, cosines, sines
 
 
@@ -52,36 +53,47 @@ def _add_columns(r, i, grid, cosines, sines, bins, row, step, mask, COUNT: tl.co
 def _transform_columns(
     grid, cosines, sines, columns, bins, row, step, mask, LANES: tl.constexpr, REAL: tl.constexpr
 ):
-    """One bin of the column transform, at eight places ``step`` apart."""
-    r = _zeros8(LANES, REAL)
+    """One bin of the column transform, at eight places ``step`` apart.
+
+    The first column is taken from the others before they are multiplied: what is common to all
+    is then multiplied once, by a power of two, instead of added up with a rounding at each step.
+    """
+    base = load8(grid, step, mask)
+    r = add8(_zeros8(LANES, REAL), base, tl.load(cosines, mask, 0.0))
     i = _zeros8(LANES, REAL)
-    for _ in range(columns // 3):
+    others = columns - 1
+    for _ in range(others // 2):
         r, i, grid, cosines, sines = _add_columns(
-            r, i, grid, cosines, sines, bins, row, step, mask, 3
+            r, i, base, grid, cosines, sines, bins, row, step, mask, 2
         )
-    for _ in range(columns % 3):
+    for _ in range(others % 2):
         r, i, grid, cosines, sines = _add_columns(
-            r, i, grid, cosines, sines, bins, row, step, mask, 1
+            r, i, base, grid, cosines, sines, bins, row, step, mask, 1
         )
     return r, i
 
 
 @triton.jit
 def _circulant(grid, kernel, cell, cells, known, LANES: tl.constexpr, REAL: tl.constexpr):
-    """One row of the circulant matrix for each lane. Four sums: shorter ones lose less."""
+    """One row of the circulant matrix for each lane. Four sums: shorter ones lose less.
+
+    The first cell is taken from all and multiplied once, by the sum of the row.
+    """
     zero = tl.zeros([LANES], REAL)
     sums = [zero for _ in (0, 1, 2, 3)]
+    base = tl.load(grid)
+    common = base * tl.load(kernel + 2 * cells - 1)
     kernel += cell + cells - 1
     quarters = cells // 4 * 4
     for start in range(0, quarters, 4):
         sums = [
-            sums[k] + tl.load(grid + start + k) * tl.load(kernel - start - k, known, 0.0)
+            sums[k] + (tl.load(grid + start + k) - base) * tl.load(kernel - start - k, known, 0.0)
             for k in (0, 1, 2, 3)
         ]
     first = sums[0]
     for start in range(quarters, cells):
-        first += tl.load(grid + start) * tl.load(kernel - start, known, 0.0)
-    return (first + sums[1]) + (sums[2] + sums[3])
+        first += (tl.load(grid + start) - base) * tl.load(kernel - start, known, 0.0)
+    return (first + sums[1]) + (sums[2] + sums[3]) + common
 
 
 @triton.jit

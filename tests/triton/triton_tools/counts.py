@@ -32,6 +32,7 @@ from triton_tools.lists import MODELS
 from triton_tools.offline import Variant, compile_variant, resources
 from triton_tools.ptx.machine import Machine, Memory, Program, tensor_bytes
 from triton_tools.ptx.parse import Instruction
+from triton_tools.rounding import Rounded
 
 TARGET = "sm_80"
 COLUMNS = ("subject", "case", "figure", "value")
@@ -124,15 +125,23 @@ class Case:
     kernel: str
     length: int
     inverse: bool = False
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def variant(self) -> Variant:
+        """What is compiled."""
+        launch = self.launch()
+        return Variant(launch.kernel, tuple(sorted(launch.sizes.items())), self.dtype)
 
     @property
     def name(self) -> str:
         """As the table has it."""
         row = dict(zip(fields.NAMES, self.row(), strict=True))
+        dtype = "" if self.dtype is torch.float32 else f", {self.variant.name}"
         if self.kernel == "spread":
-            return "inside"
+            return f"inside{dtype}"
         if self.kernel == "interpolate":
-            return f"{row['COLUMNS']} columns"
+            return f"{row['COLUMNS']} columns{dtype}"
         if row["LOG_ROWS"] == 0:
             return f"circulant of {row['CELLS']}"
         way = " back" if self.inverse else ""
@@ -166,6 +175,10 @@ CASES = (
     Case("spread", 36864),
     Case("interpolate", 36864),
     Case("interpolate", 9216),
+    Case("spread", 36864, dtype=torch.bfloat16),
+    Case("interpolate", 36864, dtype=torch.bfloat16),
+    Case("spread", 36864, dtype=torch.float16),
+    Case("interpolate", 36864, dtype=torch.float16),
     Case("solve", 432),
     Case("solve", 2304),
     Case("solve", 4608),
@@ -178,6 +191,9 @@ CASES = (
 )
 
 
+ERROR_LENGTHS = (432, 864, 1728, 2304, 4608, 9216, 18432, 24576, 36864)
+
+
 @cache
 def plan_of(*lengths: int) -> schedule.Schedule:
     """The float32 schedule of contiguous layers."""
@@ -185,16 +201,11 @@ def plan_of(*lengths: int) -> schedule.Schedule:
     return schedule.build(signals, FilterSpec(), double=False)
 
 
-def variant_of(launch: schedule.Launch) -> Variant:
-    """What is compiled for a launch."""
-    return Variant(launch.kernel, tuple(sorted(launch.sizes.items())))
-
-
 def count(case: Case) -> Counts:
     """Execute one program."""
     launch, plan = case.launch(), plan_of(case.length)
-    compiled = compile_variant(variant_of(launch), TARGET)
-    grads = random_grads([case.length])
+    compiled = compile_variant(case.variant, TARGET)
+    grads = random_grads([case.length], case.dtype)
     tensors: dict[str, Any] = {
         "pointers": torch.tensor([grad.data_ptr() for grad in grads]),
         "table": torch.from_numpy(plan.table).clone(),
@@ -219,7 +230,7 @@ def count(case: Case) -> Counts:
 
 def kernel_rows(case: Case) -> list[tuple[str, ...]]:
     """The table's rows for one program."""
-    counts, cost = count(case), resources(variant_of(case.launch()), TARGET)
+    counts, cost = count(case), resources(case.variant, TARGET)
     figures: dict[str, Any] = {
         "warps": cost.warps,
         "registers": cost.registers,
@@ -256,6 +267,21 @@ def model_rows(name: str) -> list[tuple[str, ...]]:
     return [(name, "fft, ratio 0.05", figure, str(value)) for figure, value in figures.items()]
 
 
+def error_rows(length: int) -> list[tuple[str, ...]]:
+    """What is promised for a layer, and the worst of some constants and waves of its band.
+
+    Relative to what came in, of which such waves leave nothing.
+    """
+    rounded = Rounded(length)
+    count = max(8, 2**19 // length)
+    rows = [("fft, ratio 0.05", "promised error", rounded.grid.error)]
+    rows += [
+        (f"{count} {kind}", "worst float32 error", error)
+        for kind, error in rounded.search(count).items()
+    ]
+    return [(f"{length} samples", case, figure, f"{value:.1e}") for case, figure, value in rows]
+
+
 def barrier_rows() -> list[tuple[str, ...]]:
     """Whether the race is found that taking each barrier away leaves behind."""
     return [
@@ -270,9 +296,13 @@ def host_rows() -> list[tuple[str, ...]]:
     root = Path(__file__).parents[3]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     measured = json.loads(done.stdout)
-    figure = "host microseconds, {} addresses"
     return [
-        (row["model"], measured["machine"], figure.format(way), f"{row[way]:.1f}")
+        (
+            row["model"],
+            measured["machine"],
+            f"host microseconds, {way} addresses",
+            f"{row[way]:.1f}",
+        )
         for row in measured["rows"]
         for way in ("same", "moved")
     ]
@@ -282,6 +312,7 @@ def write(path: Path) -> None:
     """Count everything and replace the table."""
     rows = [row for case in CASES for row in kernel_rows(case)]
     rows += [row for name in MODELS for row in model_rows(name)]
+    rows += [row for length in ERROR_LENGTHS for row in error_rows(length)]
     rows += barrier_rows() + host_rows()
     _replace(path, rows)
     # The estimates are made from the rows above.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -64,8 +65,9 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
 
 
 def needed() -> list[tuple[Variant, str]]:
-    """What the table lists: every kernel on sm_80; in float32 ``spread`` and ``interpolate`` on all
-    targets, ``solve`` and ``middle``, which take longer to compile, on one of each kind."""
+    """What the table lists: every kernel on sm_80, ``spread`` and ``interpolate`` in every dtype on
+    all targets; ``solve`` and ``middle``, which take longer to compile, in float32 on one of each
+    kind."""
     targets = {"spread": tuple(TARGETS), "interpolate": tuple(TARGETS)}
     targets |= dict.fromkeys(COARSE, ("sm_80", "sm_90", "sm_120", "gfx942"))
     return [
@@ -73,13 +75,17 @@ def needed() -> list[tuple[Variant, str]]:
         for variant in model_variants()
         for target in TARGETS
         if target == "sm_80"
-        or (variant.dtype is torch.float32 and target in targets.get(variant.kernel, ()))
+        or (
+            target in targets.get(variant.kernel, ())
+            and (variant.kernel not in COARSE or variant.dtype is torch.float32)
+        )
     ]
 
 
-def rows() -> list[tuple[str, ...]]:
+def rows() -> Iterator[tuple[str, ...]]:
     """One row per kernel and target."""
-    return [row_of(variant, target, resources(variant, target)) for variant, target in needed()]
+    for variant, target in needed():
+        yield row_of(variant, target, resources(variant, target))
 
 
 def write(path: Path) -> None:
@@ -88,7 +94,9 @@ def write(path: Path) -> None:
     with temporary.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(rows())
+        for row in rows():
+            writer.writerow(row)
+            file.flush()
     os.replace(temporary, path)
 
 
