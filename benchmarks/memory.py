@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 
 import torch
@@ -13,37 +12,6 @@ from specgrad_kernels.backends import choose, cpp
 
 # a thread's memory grows with the first long layer that it happens to take
 _CALLS = 10
-
-
-class _MallInfo(ctypes.Structure):
-    """glibc's ``struct mallinfo2``."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    ]
-
-
-def allocated_bytes() -> int | None:
-    """Bytes that the process got from malloc and did not return; ``None`` without glibc 2.33."""
-    try:
-        mallinfo2 = ctypes.CDLL(None).mallinfo2
-    except AttributeError:
-        return None
-    mallinfo2.restype = _MallInfo
-    info = mallinfo2()
-    return int(info.uordblks + info.hblkhd)
 
 
 def _gradient_bytes(workload: Workload) -> int:
@@ -60,16 +28,10 @@ def workspace_share(workload: Workload, spec: FilterSpec) -> float:
     return largest / _gradient_bytes(workload)
 
 
-def kept_share(workload: Workload, spec: FilterSpec) -> float | None:
-    """Memory kept from call to call, tables included, over the gradients' bytes: what malloc gets
-    back once the filter forgets it, so that nothing else that a process keeps is counted."""
+def kept_share(workload: Workload, spec: FilterSpec) -> float:
+    """Tables and workspaces kept from call to call, over the gradients' bytes."""
     grads = workload.gradients()
     cpp.release_memory()
     for _ in range(_CALLS):
         filter_grads_(grads, method=spec.method, ratio=spec.ratio)
-    kept = allocated_bytes()
-    cpp.release_memory()
-    released = allocated_bytes()
-    if kept is None or released is None:
-        return None
-    return (kept - released) / _gradient_bytes(workload)
+    return sum(cpp.release_memory()) / _gradient_bytes(workload)

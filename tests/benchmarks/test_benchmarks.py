@@ -359,10 +359,7 @@ def test_strategies_reports_only_bad_choices() -> None:
 
 
 def kept_share() -> float:
-    kept = memory.kept_share(WORKLOADS["vit"], FilterSpec(ratio=0.05))
-    if kept is None:
-        pytest.skip("no mallinfo2 in this C library")
-    return kept
+    return memory.kept_share(WORKLOADS["vit"], FilterSpec(ratio=0.05))
 
 
 @native
@@ -377,7 +374,7 @@ def test_memory_is_measured_whatever_was_filtered_before() -> None:
     for seed in range(300):
         filter_grads_([torch.zeros(10_007)], seed=seed)
     filter_grads_(WORKLOADS["vit"].gradients())
-    assert kept_share() == pytest.approx(first, rel=0.05)
+    assert kept_share() == pytest.approx(first, rel=0.05)  # threads share work by chance
 
 
 @pytest.mark.parametrize("contender", [OURS, step.LOOP])
