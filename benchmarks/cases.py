@@ -122,11 +122,8 @@ def memory_case(workload: Workload, method: str, threads: Sequence[int]) -> list
             kept[count] = memory.kept_share(workload, spec)
     rows = []
     for count in threads:
-        one, all_threads = kept[1], kept[count]
         # further threads share tables and a long layer's grid, so what they add is measured
-        added = alone * (count - 1)
-        if one is not None and all_threads is not None:
-            added = max(all_threads - one, 0.0)
+        added = max(kept[count] - kept[1], 0.0)
         rows.append(
             {
                 "kind": "memory",
@@ -134,7 +131,7 @@ def memory_case(workload: Workload, method: str, threads: Sequence[int]) -> list
                 "method": method,
                 "threads": count,
                 "workspace": alone + added,
-                "kept": all_threads,
+                "kept": kept[count],
             }
         )
     return rows
