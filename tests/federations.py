@@ -23,6 +23,18 @@ from specgrad_fl.engine import Engine
 from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
+# the fixtures, which a conftest.py takes all at once
+__all__ = [
+    "copied",
+    "copies_as_workers",
+    "make_engine",
+    "no_pictures_of_runs",
+    "play",
+    "restore_threads",
+    "small",
+    "trained_once",
+]
+
 SMALL: dict[str, Any] = {
     "clients": 6,
     "active": 3,
