@@ -77,15 +77,15 @@ class FlowerExecutor(InProcess):
         """Wait for the nodes of all clients; a node that refuses or is refused ends the run."""
         self._wait_for(range(len(self._sizes)), until_refusal=True)
         if self._met & set(self._troubles):
-            raise RunError("; ".join(self._told()))
+            raise RunError("; ".join(self._absent()))
         if len(self._hosts) < self._config.min_clients:
             raise RunError(
                 f"{len(self._hosts)} of {len(self._sizes)} clients are on a connected node after "
                 f"{self._config.join_timeout:g} s, and min_clients is {self._config.min_clients}; "
-                + "; ".join(["start the SuperNodes with the data of the others", *self._told()])
+                + "; ".join(["start the SuperNodes with the data of the others", *self._absent()])
             )
 
-    def _told(self) -> list[str]:
+    def _absent(self) -> list[str]:
         """Why connected nodes do not take part."""
         return [f"node {node}: {why}" for node, why in sorted(self._troubles.items())]
 
@@ -194,7 +194,7 @@ class FlowerExecutor(InProcess):
         deadline = time.monotonic() + self._config.client_timeout
         by_node: dict[int, list[int]] = {}
         for client in clients:
-            this.reasons[client] = "; ".join(["no connected node has its data", *self._told()])
+            this.reasons[client] = "; ".join(["no connected node has its data", *self._absent()])
             if client in self._hosts:
                 this.reasons[client] = f"no answer within {self._config.client_timeout:g} s"
                 by_node.setdefault(self._hosts[client], []).append(client)

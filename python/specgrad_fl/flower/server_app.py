@@ -31,8 +31,8 @@ def main(grid: Grid, context: Context) -> None:
     if run.finished:
         print("the run has finished all its rounds already", flush=True)
         return
-    elsewhere = functools.partial(FlowerExecutor, grid, identity(run))
-    training.carry_on(run, config, _say, elsewhere, dataset)
+    on_nodes = functools.partial(FlowerExecutor, grid, identity(run))
+    training.carry_on(run, config, _say, on_nodes, dataset)
 
 
 def take_up(run: RunDirectory, config: Config) -> tuple[Config, Dataset]:

@@ -36,7 +36,7 @@ NOISE_BATCHES = 8
 FULL, BATCH, UPDATE = SOURCES = ("full", "batch", "update")
 NOT_DIAGNOSED = (SHORTCUT, SHORTCUT_BY_SHAPE, TRANSITION, EMBEDDING)
 
-Said = Callable[[str], None]
+Say = Callable[[str], None]
 Changes = Mapping[str, Any]
 
 
@@ -245,7 +245,7 @@ class Collector:
         *,
         round_number: int = 0,
         buffers: Tensor | None = None,
-        say: Said = say_nothing,
+        say: Say = say_nothing,
     ) -> Checkpoint:
         """Gradients of ``clients`` at ``weights``, weighted by their numbers of samples."""
         self.load(weights, buffers)

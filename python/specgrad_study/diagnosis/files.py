@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specgrad_kernels import FilterSpec
 from specgrad_kernels.diagnostics import Cosines, Disagreement
-from specgrad_study.diagnosis.collect import Checkpoint, Said, say_nothing
+from specgrad_study.diagnosis.collect import Checkpoint, Say, say_nothing
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def from_files(
     select: str = "",
     spec: FilterSpec | None = None,
     after: Mapping[str, FilterSpec] | None = None,
-    say: Said = say_nothing,
+    say: Say = say_nothing,
 ) -> Checkpoint:
     """What the clients disagree about, and the mean cosine of their gradients.
 
@@ -95,7 +95,7 @@ def from_files(
     )
 
 
-def _each(paths: Sequence[Path], what: str, say: Said) -> Iterator[tuple[Path, dict[str, Tensor]]]:
+def _each(paths: Sequence[Path], what: str, say: Say) -> Iterator[tuple[Path, dict[str, Tensor]]]:
     for number, path in enumerate(paths, start=1):
         say(f"{what}: file {number} of {len(paths)}")
         yield path, read(path)

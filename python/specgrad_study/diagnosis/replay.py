@@ -29,7 +29,7 @@ from specgrad_study.diagnosis.collect import (
     Changes,
     Checkpoint,
     Collector,
-    Said,
+    Say,
     say_nothing,
 )
 from specgrad_study.diagnosis.similarity import IMAGES, features, similarity
@@ -103,7 +103,7 @@ def along(
     request: Request | None = None,
     *,
     source: RunDirectory | None = None,
-    say: Said = say_nothing,
+    say: Say = say_nothing,
 ) -> list[Checkpoint]:
     """Measure the clients that are active after each number of ``rounds`` done.
 
@@ -177,7 +177,7 @@ def _play(
     missing: Sequence[int],
     request: Request,
     store: _Store,
-    say: Said,
+    say: Say,
 ) -> None:
     """Measure before the round is played, since that moves the weights; keep it afterwards."""
     for number in range(player.state.rounds, missing[-1] + 1):
@@ -206,7 +206,7 @@ def _with_local_models(
     measured: Checkpoint,
     before: Tensor,
     request: Request,
-    say: Said,
+    say: Say,
 ) -> Checkpoint:
     """Compare what the clients of the round just played have learned."""
     cosines, kept = Cosines(), []
