@@ -243,3 +243,14 @@ def test_the_gains_in_the_readme_are_those_of_the_report():
         interval = Interval.of(gains)
         told = [float(number) for number in re.findall(r"[+-][\d.]+", whole)]
         assert told == pytest.approx([interval.mean, *interval.ends], abs=0.0501), label
+
+
+def test_the_page_on_the_mechanism_has_the_tables_of_the_report():
+    report = (DOCS / "paper" / "report.md").read_text("utf-8")
+    part = report[report.index("## What does the work?") :]
+    tables = re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE)
+    shown = [table for table in tables if not table.startswith("| claim |")]
+    page = (DOCS.parent / "mechanism.md").read_text("utf-8")
+    assert shown
+    for table in shown:
+        assert table in page
