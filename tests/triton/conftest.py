@@ -21,8 +21,9 @@ def limit_grid(monkeypatch):
 
     from specgrad_kernels.backends.triton import grid
 
-    def limit(lines):
+    def limit(lines, middles=grid.MIDDLE_LOGS):
         monkeypatch.setattr(grid, "LINE_LOGS", lines)
+        monkeypatch.setattr(grid, "MIDDLE_LOGS", middles)
         monkeypatch.setattr(grid, "GOOD_COLUMNS", 0)
         forget()
 

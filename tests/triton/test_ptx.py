@@ -64,7 +64,7 @@ def test_band_of_strided_and_unaligned_layers_beside_a_plain_one():
 
 def test_band_with_split_lines(limit_grid):
     limit_grid(lines=(3,))
-    error, names = _errors(random_grads([4608]), FilterSpec())
+    error, names = _errors(random_grads([1536]), FilterSpec())
     assert names == ["spread", "middle", "solve", "middle", "interpolate"]
     assert error < TOLERANCE[torch.float32]
 

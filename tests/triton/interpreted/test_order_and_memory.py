@@ -35,9 +35,9 @@ def test_order_does_not_matter_and_no_memory_is_shared(spec):
 def test_split_lines_share_nothing(limit_grid):
     limit_grid(lines=(3,))
     spec = FilterSpec()
-    grads = random_grads([4608])
+    grads = random_grads([1536])
     with program_order("reversed"), shadow_memory(grads):
         launch.run(grads, spec)
-    forwards = random_grads([4608])
+    forwards = random_grads([1536])
     launch.run(forwards, spec)
     assert torch.equal(grads[0], forwards[0])

@@ -124,6 +124,7 @@ class Device:
         self.capturing: Graph | None = None
         self._queues: dict[int, list[Launch]] = {}
         self._kernels: dict[int, CompiledKernel] = {}
+        self._programs: dict[int, Program] = {}
         self._errors: list[BaseException] = []
         library = build(folder)
         os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
@@ -145,6 +146,7 @@ class Device:
         def load_and_remember(kernel: CompiledKernel) -> None:
             load(kernel)
             self._kernels[kernel.function] = kernel
+            self._programs.pop(kernel.function, None)
 
         CompiledKernel._init_handles = load_and_remember
 
@@ -166,7 +168,9 @@ class Device:
         self, function: int, programs: int, threads: int, shared: int, arguments: Any
     ) -> Launch:
         kernel = self._kernels[function]
-        program = Program(kernel.asm["ptx"], kernel.metadata.shared)
+        if function not in self._programs:
+            self._programs[function] = Program(kernel.asm["ptx"], kernel.metadata.shared)
+        program = self._programs[function]
         assert threads == program.kernel.threads, "threads of the launch and of the kernel"
         assert shared == kernel.metadata.shared, "shared memory of the launch and of the kernel"
         widths = [_WIDTHS[kind] for kind in program.kernel.parameter_kinds]
