@@ -42,6 +42,7 @@ class Stock:
         if VERSION >= (1, 41):  # one port for everything
             self.fleet = self.control = self._runtime
         self.processes: dict[str, subprocess.Popen] = {}
+        self.runs: dict[str, str] = {}
         self._names = [f"node-{number}" for number in range(nodes)]
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen:
@@ -95,19 +96,20 @@ class Stock:
         """Start a run on the federation; its number."""
         folder = self.folder / f"app-{out}"
         app.write(folder, config, str(self.folder / out))
-        return str(flwr("run", str(folder), "specgrad", *more, env=self.env)["run-id"])
+        self.runs[out] = str(flwr("run", str(folder), "specgrad", *more, env=self.env)["run-id"])
+        return self.runs[out]
 
-    def ended(self, number: str) -> dict[str, Any]:
-        """What Flower says of a run when it has ended, and ``log``, what its server said."""
-
-        # one process that waits: `flwr list` costs a second of computing each time
+    def said(self, number: str) -> str:
+        """What the server of a run said, when it has ended."""
         follow = ["flwr", "log", number, "specgrad", "--stream"]
-        said = subprocess.run(
+        return subprocess.run(
             follow, env=self.env, timeout=PATIENCE, capture_output=True, text=True, check=False
-        )
+        ).stdout
+
+    def status(self, number: str) -> str:
+        """What Flower says of a run; asking costs a second of computing."""
         (found,) = flwr("list", "specgrad", "--run-id", number, env=self.env)["runs"]
-        assert found["status"].startswith("finished"), found
-        return {**found, "log": said.stdout}
+        return found["status"]
 
     def stop(self) -> None:
         for process in reversed(self.processes.values()):

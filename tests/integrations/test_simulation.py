@@ -20,9 +20,10 @@ def test_two_rounds_in_simulation_are_those_of_one_process(tmp_path):
         simulation.start()
         number = simulation.submit(config, "run", "--federation-config", "num-supernodes=3")
         here = training.train(config, tmp_path / "here")
-        ended = simulation.ended(number)
+        simulation.said(number)
+        status = simulation.status(number)
     finally:
         simulation.stop()
-    assert ended["status"] == "finished:completed", simulation.log("superlink")
+    assert status == "finished:completed", simulation.log("superlink")
     there = RunDirectory(tmp_path / "run")
     assert result_of(there) == result_of(here)

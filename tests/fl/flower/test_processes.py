@@ -40,26 +40,6 @@ def essence(run: RunDirectory) -> list[dict]:
     return [{k: v for k, v in r.items() if k not in MEASURED} for r in run.records()]
 
 
-@pytest.fixture(scope="module")
-def stock(tmp_path_factory):
-    """A SuperLink and two nodes that two tests share; the second one kills a node."""
-    federation = Stock(tmp_path_factory.mktemp("stock"), 2)
-    try:
-        yield federation.start()
-    finally:
-        federation.stop()
-
-
-def test_a_refused_setting_ends_the_run_in_a_sentence(stock):
-    number = stock.submit(Config(**SETTINGS), "refused", "--run-config", "method='fedporx'")
-    ended = stock.ended(number)
-    assert ended["status"] == "finished:failed"
-    assert "there is no method 'fedporx'; did you mean 'fedprox'?" in ended["log"]
-    assert not (stock.folder / "refused").exists()
-    with pytest.raises(RunError, match=r"`flwr run` failed: .*nowhere"):
-        flwr("run", str(stock.folder / "app-refused"), "nowhere", env=stock.env)
-
-
 class Enough(Exception):
     """Ends a run in one process after two rounds."""
 
@@ -69,31 +49,58 @@ def after_two(record: dict, config: Config) -> None:
         raise Enough
 
 
-def test_two_rounds_on_stock_nodes_are_those_of_one_process(stock, tmp_path):
-    """And in the third a node is killed: its client is missed, the run goes on with the others."""
-    config = Config(**SETTINGS, method="scaffold").replace(rounds=3)
-    keys.make(stock.folder / "strangers", [LOOPBACK], ["stranger"])
-    stranger = stock.node(
-        "stranger", stock.folder / "strangers" / "stranger", "partition-id=0 num-partitions=2"
-    )
-    number = stock.submit(config, "run")
-    with pytest.raises(Enough):
-        training.train(config, tmp_path / "here", after_two)
-    # nobody registered its key: admitted, it would end the run as a second node with client 0
+CONFIG = Config(**SETTINGS, method="scaffold").replace(rounds=3)
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """A SuperLink, two nodes and a third one whose key nobody registered."""
+    federation = Stock(tmp_path_factory.mktemp("stock"), 2)
+    try:
+        federation.start()
+        keys.make(federation.folder / "strangers", [LOOPBACK], ["stranger"])
+        key = federation.folder / "strangers" / "stranger"
+        federation.node("stranger", key, "partition-id=0 num-partitions=2")
+        yield federation
+    finally:
+        federation.stop()
+
+
+@pytest.fixture(scope="module")
+def two_rounds(stock):
+    """What two rounds of three ended with; in the third, a node is killed.
+
+    Flower misses the node up to a minute later, and other tests use that time.
+    """
+    stock.submit(CONFIG, "run")
+    # admitted, it would end the run as a second node with client 0
+    stranger = stock.processes["stranger"]
     waited(lambda: stranger.poll() is not None or "failed" in stock.log("stranger"))
-    here, there = RunDirectory(tmp_path / "here"), RunDirectory(stock.folder / "run")
-    waited(lambda: there.load_rounds() == 2, stock.processes["superlink"])
+    run = RunDirectory(stock.folder / "run")
+    waited(lambda: run.load_rounds() == 2, stock.processes["superlink"])
     os.kill(stock.processes["node-1"].pid, signal.SIGKILL)
-    assert result_of(there) == result_of(here)
-    assert stock.ended(number)["status"] == "finished:completed", stock.log("superlink")
+    return result_of(run)
+
+
+def test_two_rounds_on_stock_nodes_are_those_of_one_process(stock, two_rounds, tmp_path):
+    with pytest.raises(Enough):
+        training.train(CONFIG, tmp_path / "here", after_two)
+    here, there = RunDirectory(tmp_path / "here"), RunDirectory(stock.folder / "run")
+    assert two_rounds == result_of(here)
     assert essence(there)[:2] == essence(here)
-    last = there.records()[2]
-    assert (last["clients"], last["left_out"]) == ([0, 2], [1])
-    assert last["reasons"][0].startswith("client 1: ")
     for record in there.records()[:2]:  # three clients on two nodes share what goes down
         assert record["wire_bytes"]["up"] == pytest.approx(record["bytes_up"], rel=0.01)
     assert files_others_can_read(there.path) == []
     assert files_others_can_read(stock.home / "specgrad") in ([], [str(stock.home / "specgrad")])
+
+
+def test_a_refused_setting_ends_the_run_in_a_sentence(stock, two_rounds):
+    number = stock.submit(Config(**SETTINGS), "refused", "--run-config", "method='fedporx'")
+    assert "there is no method 'fedporx'; did you mean 'fedprox'?" in stock.said(number)
+    assert stock.status(number) == "finished:failed"
+    assert not (stock.folder / "refused").exists()
+    with pytest.raises(RunError, match=r"`flwr run` failed: .*nowhere"):
+        flwr("run", str(stock.folder / "app-refused"), "nowhere", env=stock.env)
 
 
 def has_networks_of_its_own() -> bool:
@@ -166,6 +173,7 @@ def test_the_command_is_killed_and_resumed(tmp_path):
 
     trial = ["--engine=flower", "--nodes=2", "--out=run", *([] if private else ["--insecure"])]
     command = start("train", *trial, *flags)
+    here = training.train(Config(**settings), tmp_path / "here")
     run = RunDirectory(tmp_path / "run")
     waited(lambda: len(run.records()) >= 1, command)
     commands = [Path(f"/proc/{number}/cmdline").read_text() for number in inside(run.path)]
@@ -183,10 +191,20 @@ def test_the_command_is_killed_and_resumed(tmp_path):
 
     again = start("resume", "run", "--nodes=1")
     assert again.wait(PATIENCE) == 0, again.communicate()
-    here = training.train(Config(**settings), tmp_path / "here")
     assert essence(run) == essence(here)
     assert result_of(run) == result_of(here)
     waited(lambda: not inside(tmp_path))
+
+
+def test_a_killed_node_is_left_out(stock, two_rounds):
+    """In the third round: its client is missed, the run goes on with the others."""
+    run = RunDirectory(stock.folder / "run")
+    waited(lambda: run.finished, stock.processes["superlink"])
+    status = waited(lambda: stock.status(stock.runs["run"]).partition("finished:")[2])
+    assert status == "completed", stock.log("superlink")
+    last = run.records()[2]
+    assert (last["clients"], last["left_out"]) == ([0, 2], [1])
+    assert last["reasons"][0].startswith("client 1: ")
 
 
 def alone() -> str:
