@@ -134,8 +134,14 @@ class JobList final : public Program {
     static thread_local std::vector<Extent> extents;
     extents.clear();
     for (size_t i = 0; i < data.size(); ++i) {
+      if (!tensors_[i].bytes) continue;
+      if (!data[i]) {
+        throw std::invalid_argument(
+            "a gradient has no memory of its own; pass the tensors that it is made of, or "
+            "backend='torch'");
+      }
       const int64_t start = static_cast<int64_t>(reinterpret_cast<intptr_t>(data[i]));
-      if (tensors_[i].bytes) extents.push_back({start, start + tensors_[i].bytes, i});
+      extents.push_back({start, start + tensors_[i].bytes, i});
     }
     std::sort(extents.begin(), extents.end());
     for (size_t i = 1; i < extents.size(); ++i) {

@@ -19,12 +19,11 @@ namespace specgrad {
 class LayoutKey {
  public:
   void clear() { words_.clear(); }
-  void begin_tensor(DType dtype, size_t dims) {
+  void append(DType dtype, int64_t dims, const int64_t* sizes, const int64_t* strides) {
     words_.push_back(static_cast<int64_t>(dtype));
-    words_.push_back(static_cast<int64_t>(dims));
-  }
-  void append(const int64_t* begin, const int64_t* end) {
-    words_.insert(words_.end(), begin, end);
+    words_.push_back(dims);
+    words_.insert(words_.end(), sizes, sizes + dims);
+    words_.insert(words_.end(), strides, strides + dims);
   }
   bool operator==(const LayoutKey& other) const { return words_ == other.words_; }
 
@@ -74,7 +73,7 @@ struct TensorPlan {
 };
 
 // What became of a call. Only `done` has written anything.
-enum class Outcome : int64_t { done, unknown_layout, interleaved, nonfinite };
+enum class Outcome { done, unknown_layout, interleaved, nonfinite, negated };
 
 class Program {
  public:

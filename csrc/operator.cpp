@@ -1,5 +1,14 @@
-// The native backend as Python calls it, through torch's stable ABI, so that one build runs with
-// later versions of torch. What it cannot decide it leaves to the caller, with nothing written.
+// The native backend as Python calls it: torch's stable ABI, Python's limited API and DLPack, so that
+// one build runs with later versions of both. What it cannot decide it leaves to the caller, with
+// nothing written.
+
+#include <Python.h>
+
+// plain C, which torch hides with its own headers from those that keep to the stable ABI
+#pragma push_macro("TORCH_TARGET_VERSION")
+#undef TORCH_TARGET_VERSION
+#include <ATen/dlpack.h>
+#pragma pop_macro("TORCH_TARGET_VERSION")
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -27,27 +36,6 @@ namespace {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
-
-// The dtype of a gradient, whose layout is appended; throws when it is none that is filtered.
-DType append_layout(LayoutKey& layouts, AtenTensorHandle grad) {
-  static const int32_t dtypes[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(),
-                                   aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16()};
-  int32_t dtype = 0;
-  int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(grad, &dtype));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(grad, &dims));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(grad, &sizes));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(grad, &strides));
-  const int32_t* found = std::find(std::begin(dtypes), std::end(dtypes), dtype);
-  if (found == std::end(dtypes)) {
-    throw std::invalid_argument("specgrad: a gradient is not of a floating dtype");
-  }
-  const DType own = static_cast<DType>(found - dtypes);
-  layouts.begin_tensor(own, static_cast<size_t>(dims));
-  layouts.append(sizes, sizes + dims);
-  layouts.append(strides, strides + dims);
-  return own;
-}
 
 // The programs of plans for the layouts they met, most recently used first: at most 256, and at
 // most 64 MiB of tables unless a single one is larger.
@@ -143,54 +131,67 @@ void run_slots(int slots, const std::function<void(int)>& task) {
   });
 }
 
-// The gradients of a call, unwrapped only as far as a call needs: a vector of Tensor costs as much
-// again as everything else that a call does.
+// How a tensor tells its layout and where it lies, without a call of the dispatcher for each.
+const DLPackExchangeAPI* dlpack = nullptr;
+
+struct PythonError {};  // one that Python has been told of already
+
+DType dtype_of(const DLTensor& grad) {
+  const DLDataType type = grad.dtype;
+  if (type.code == kDLFloat && type.bits == 32) return DType::f32;
+  if (type.code == kDLFloat && type.bits == 64) return DType::f64;
+  if (type.code == kDLFloat && type.bits == 16) return DType::f16;
+  if (type.code == kDLBfloat && type.bits == 16) return DType::bf16;
+  throw std::invalid_argument("specgrad: a gradient is not of a floating dtype");
+}
+
+// Imaginary parts of conjugates are negated when they are read, and have the even strides of what
+// they are part of.
+bool is_negated(PyObject* grad, const DLTensor& layout) {
+  for (int32_t i = 0; i < layout.ndim; ++i) {
+    if (layout.strides[i] % 2) return false;
+  }
+  PyObject* answer = PyObject_CallMethod(grad, "is_neg", nullptr);
+  if (!answer) throw PythonError();
+  const bool negated = PyObject_IsTrue(answer) == 1;
+  Py_DECREF(answer);
+  return negated;
+}
+
+// The gradients of a call, kept alive while other threads run Python.
 class Gradients {
  public:
-  explicit Gradients(StableListHandle list) : list_(list) {
-    size_t size = 0;
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_list_size(list, &size));
-    handles_.reserve(size);
-    for (size_t i = 0; i < size; ++i) {
-      StableIValue item;
-      STABLE_TORCH_ERROR_CODE_CHECK(torch_list_get_item(list, i, &item));
-      handles_.push_back(torch::stable::detail::to<AtenTensorHandle>(item));
-    }
+  explicit Gradients(PyObject* list) : held_(PySequence_Tuple(list)) {
+    if (!held_) throw PythonError();
   }
-  ~Gradients() {
-    for (AtenTensorHandle handle : handles_) aoti_torch_delete_tensor_object(handle);
-    torch_delete_list(list_);
-  }
+  ~Gradients() { Py_DECREF(held_); }
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  void append_layouts(LayoutKey& layouts) const {
-    for (AtenTensorHandle handle : handles_) append_layout(layouts, handle);
-  }
-
-  void append_data(std::vector<void*>& data) const {
-    for (AtenTensorHandle handle : handles_) {
-      void* pointer = nullptr;
-      STABLE_TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(handle, &pointer));
-      data.push_back(pointer);
+  // Whether they can be read as they are.
+  bool append_to(LayoutKey& layouts, std::vector<void*>& data) const {
+    const Py_ssize_t count = PyTuple_Size(held_);
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* item = PyTuple_GetItem(held_, i);
+      DLTensor grad;
+      if (dlpack->dltensor_from_py_object_no_sync(item, &grad)) throw PythonError();
+      layouts.append(dtype_of(grad), grad.ndim, grad.shape, grad.strides);
+      data.push_back(static_cast<char*>(grad.data) + grad.byte_offset);
+      if (grad.device.device_type != kDLCPU) {
+        throw std::invalid_argument("specgrad: a gradient is not on the CPU");
+      }
+      if (is_negated(item, grad)) return false;
     }
+    return true;
   }
 
  private:
-  StableListHandle list_;
-  std::vector<AtenTensorHandle> handles_;
+  PyObject* held_;
 };
 
-// Filters in place; an Outcome other than `done` says why not.
-Outcome run(const Gradients& grads, int64_t plan, bool disjoint) {
-  static thread_local LayoutKey layouts;
-  static thread_local std::vector<void*> data;
-  layouts.clear();
-  data.clear();
-  grads.append_layouts(layouts);
+Outcome run(const LayoutKey& layouts, const std::vector<void*>& data, int64_t plan, bool disjoint) {
   const std::shared_ptr<const Program> program = programs().find(plan, layouts);
   if (!program) return Outcome::unknown_layout;
-  grads.append_data(data);
   std::unique_ptr<Workspace> workspace = workspaces().borrow();
   const int threads = static_cast<int>(torch::stable::get_num_threads());
   const Outcome outcome = program->run(data, disjoint, threads, run_slots, *workspace);
@@ -198,11 +199,38 @@ Outcome run(const Gradients& grads, int64_t plan, bool disjoint) {
   return outcome;
 }
 
-void run_boxed(StableIValue* stack, uint64_t, uint64_t) {
-  using torch::stable::detail::from;
-  using torch::stable::detail::to;
-  const Gradients grads(to<StableListHandle>(stack[0]));
-  stack[0] = from(static_cast<int64_t>(run(grads, to<int64_t>(stack[1]), to<bool>(stack[2]))));
+struct WithoutPython {
+  PyThreadState* state = PyEval_SaveThread();
+  ~WithoutPython() { PyEval_RestoreThread(state); }
+};
+
+// run(grads, plan, disjoint=False): filters in place; an Outcome other than `done` says why not.
+PyObject* run_from_python(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  try {
+    if (count < 2 || count > 3) throw std::invalid_argument("specgrad: run takes 2 or 3 arguments");
+    static thread_local LayoutKey layouts;
+    static thread_local std::vector<void*> data;
+    layouts.clear();
+    data.clear();
+    const Gradients grads(arguments[0]);
+    const int64_t plan = PyLong_AsLongLong(arguments[1]);
+    if (PyErr_Occurred()) return nullptr;
+    Outcome outcome = Outcome::negated;
+    if (grads.append_to(layouts, data)) {
+      const WithoutPython released;
+      outcome = run(layouts, data, plan, count == 3 && arguments[2] == Py_True);
+    }
+    return PyLong_FromLong(static_cast<long>(outcome));
+  } catch (const PythonError&) {
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  } catch (const std::invalid_argument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
 }
 
 // Takes numbers from the front of a list.
@@ -255,17 +283,21 @@ std::vector<FilterDesign> read_designs(const std::vector<int64_t>& integers, con
   return designs;
 }
 
-// Adds the program of a plan for the layouts of `grads`. `tensors` has for each its filter, its
-// bytes, the number, sizes and strides of its stack's dimensions, and twice a number of merged
-// dimensions, their sizes and strides: of the whole and of one signal.
-void load(std::vector<Tensor> grads, int64_t plan, std::vector<int64_t> designs, Tensor values,
-          std::vector<int64_t> tensors, bool refuse_nonfinite) {
+// Adds the program of a plan for a list of gradients. `tensors` has for each its dtype, its number of
+// dimensions, its sizes and strides, its filter, its bytes, the number, sizes and strides of its
+// stack's dimensions, and twice a number of merged dimensions, their sizes and strides: of the whole
+// and of one signal.
+void load(int64_t plan, std::vector<int64_t> designs, Tensor values, std::vector<int64_t> tensors,
+          bool refuse_nonfinite) {
   Reader words(tensors);
   std::vector<TensorPlan> plans;
   LayoutKey layouts;
-  for (const Tensor& grad : grads) {
+  while (!words.ended()) {
     TensorPlan tensor;
-    tensor.dtype = append_layout(layouts, grad.get());
+    tensor.dtype = static_cast<DType>(words.next());
+    const int64_t own = words.next();
+    const int64_t *own_sizes = words.take(own), *own_strides = words.take(own);
+    layouts.append(tensor.dtype, own, own_sizes, own_strides);
     tensor.filter = words.next();
     tensor.bytes = words.next();
     const int64_t dims = words.next();
@@ -302,10 +334,8 @@ std::tuple<int64_t, int64_t> release_memory() {
 }  // namespace
 
 STABLE_TORCH_LIBRARY(specgrad_native, m) {
-  m.def("run(Tensor(a!)[] grads, int plan, bool disjoint=False) -> int");
   m.def(
-      "load(Tensor[] grads, int plan, int[] designs, Tensor values, int[] tensors, "
-      "bool refuse_nonfinite) -> ()");
+      "load(int plan, int[] designs, Tensor values, int[] tensors, bool refuse_nonfinite) -> ()");
   m.def("workspace_bytes(int[] designs, Tensor values, bool direct) -> int");
   m.def("instruction_set() -> str");
   m.def("bytes_a_vector() -> int");
@@ -313,14 +343,8 @@ STABLE_TORCH_LIBRARY(specgrad_native, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specgrad_native, CPU, m) {
-  m.impl("run", &run_boxed);
   m.impl("load", TORCH_BOX(&load));
   m.impl("workspace_bytes", TORCH_BOX(&workspace_bytes));
-}
-
-// The caller has seen that no gradient requires grad, which is all that torch would look for there.
-STABLE_TORCH_LIBRARY_IMPL(specgrad_native, AutogradCPU, m) {
-  m.impl("run", &run_boxed);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specgrad_native, CompositeExplicitAutograd, m) {
@@ -330,3 +354,30 @@ STABLE_TORCH_LIBRARY_IMPL(specgrad_native, CompositeExplicitAutograd, m) {
 }
 
 }  // namespace specgrad
+
+PyMODINIT_FUNC PyInit__kernels() {
+  using specgrad::dlpack;
+  static PyMethodDef methods[] = {
+      {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&specgrad::run_from_python)),
+       METH_FASTCALL, nullptr},
+      {nullptr, nullptr, 0, nullptr}};
+  static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", nullptr, -1, methods,
+                               nullptr,               nullptr,    nullptr, nullptr};
+  PyObject* torch = PyImport_ImportModule("torch");
+  PyObject* tensor = torch ? PyObject_GetAttrString(torch, "Tensor") : nullptr;
+  PyObject* capsule =
+      tensor ? PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__") : nullptr;
+  if (capsule) {
+    dlpack = static_cast<const DLPackExchangeAPI*>(
+        PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+  }
+  Py_XDECREF(capsule);
+  Py_XDECREF(tensor);
+  Py_XDECREF(torch);
+  if (!dlpack) return nullptr;
+  if (dlpack->header.version.major != DLPACK_MAJOR_VERSION) {
+    PyErr_SetString(PyExc_ImportError, "this torch speaks another version of DLPack");
+    return nullptr;
+  }
+  return PyModule_Create(&module);
+}

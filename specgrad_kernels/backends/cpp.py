@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import math
 from collections.abc import Callable, Hashable, Sequence
+from importlib.machinery import ExtensionFileLoader
 from types import ModuleType
 
 import numpy as np
@@ -21,19 +22,22 @@ from specgrad_kernels.spec import FilterSpec
 NAME = "cpp"
 
 _STRATEGIES = ("dense", "band", "full", "padded", "box", "weights")
-_UNKNOWN_LAYOUT, _INTERLEAVED, _NONFINITE = 1, 2, 3
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_UNKNOWN_LAYOUT, _INTERLEAVED, _NONFINITE, _NEGATED = 1, 2, 3, 4
 """Why the kernel wrote nothing; 0 is done."""
 
 
-def _load() -> str | None:
-    """Load the library; why there is none."""
+def _load() -> ModuleType | str:
+    """The library, or why there is none."""
     try:
-        torch.ops.load_library(built.library())
+        loader = ExtensionFileLoader("specgrad_kernels._kernels", str(built.library()))
+        found = importlib.util.spec_from_loader(loader.name, loader)
+        assert found is not None
+        return importlib.util.module_from_spec(found)
     except built.NotBuilt as error:
         return str(error)
-    except (OSError, RuntimeError) as error:
+    except (ImportError, AttributeError, RuntimeError) as error:
         return f"the native library does not load: {error} ({built.REMEDY})"
-    return None
 
 
 def _load_cpu() -> ModuleType | None:
@@ -44,14 +48,15 @@ def _load_cpu() -> ModuleType | None:
         return None
 
 
-_WHY_NOT = _load()
+_LOADED = _load()
+_WHY_NOT = _LOADED if isinstance(_LOADED, str) else None
 _NATIVE = torch.ops.specgrad_native
 cpu = _load_cpu()
-if _WHY_NOT is None:
+if not isinstance(_LOADED, str):
     # refuses a SPECGRAD_ISA that names no instruction set, at import
     INSTRUCTION_SET: str | None = _NATIVE.instruction_set()
     _BYTES_A_VECTOR: int = _NATIVE.bytes_a_vector()
-    _run = _NATIVE.run.default._op
+    _run = _LOADED.run
 else:
     INSTRUCTION_SET = None
 
@@ -96,6 +101,12 @@ def _run_after_checks(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """What is new, such as layouts or slices of one tensor, is looked at once and remembered."""
     checks.check_grads(grads, spec)
     outcome = _run(grads, spec.handle, True)
+    if outcome == _NEGATED:
+        plain = [grad.resolve_neg() for grad in grads]
+        run(plain, spec)
+        for grad, filtered in zip(grads, plain, strict=True):
+            grad.copy_(filtered)
+        return
     if outcome == _UNKNOWN_LAYOUT:
         _compile(grads, spec)
         outcome = _run(grads, spec.handle, True)
@@ -162,11 +173,12 @@ def _compile(grads: Sequence[Tensor], spec: FilterSpec) -> None:
         stack = grad.dim() - len(shape)
         start, end = (0, 0) if empty else extent(grad)
         number = -1 if empty else designs.add(shape, index, grad.dtype)
+        tensors += [_DTYPES.index(grad.dtype), grad.dim(), *grad.shape, *grad.stride()]
         tensors += [number, end - start, stack, *grad.shape[:stack], *grad.stride()[:stack]]
         for first in (0, stack):
             sizes, strides = collapse(grad.shape[first:], grad.stride()[first:])
             tensors += [len(sizes), *sizes, *strides]
-    _NATIVE.load(grads, spec.handle, *designs.as_arguments, tensors, spec.nonfinite == "raise")
+    _NATIVE.load(spec.handle, *designs.as_arguments, tensors, spec.nonfinite == "raise")
 
 
 def release_memory() -> tuple[int, int]:

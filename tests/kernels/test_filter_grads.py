@@ -374,3 +374,17 @@ def test_nonfinite_values_propagate_by_default(backend, method):
     spoiled = torch.isnan(grad)
     reach = {"fft": 3000, "lap": 25, "gaussian": 61}[method]
     assert int(spoiled.sum()) == reach
+
+
+def test_gradients_that_are_negated_when_they_are_read(backend):
+    """Imaginary parts of conjugates, as complex layers leave them; of others they tell nothing."""
+    numbers = torch.randn(20, 40, dtype=torch.complex64)
+    grads = [numbers.conj().imag, numbers.clone().imag, torch.randn(3, 300)]
+    assert [grad.is_neg() for grad in grads] == [True, False, False]
+    expected = [truth(grad) for grad in grads]
+    versions = [grad._version for grad in grads]
+    filter_grads_(grads, backend=backend)
+    for grad, exact, version in zip(grads, expected, versions, strict=True):
+        assert distance(grad, exact) < 1e-6
+        assert grad._version > version
+    assert grads[0].is_neg()

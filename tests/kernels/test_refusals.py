@@ -98,6 +98,30 @@ def test_a_single_tensor_is_not_taken_for_its_rows(backend):
     assert same_bytes(grad, before)
 
 
+class Wrapper(torch.Tensor):
+    """A tensor that stands for others, and has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, *shape):
+        return torch.Tensor._make_wrapper_subclass(cls, shape)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return NotImplemented
+
+
+def test_tensors_without_memory(backend):
+    """The layout is known already, so it is the kernel that sees it."""
+    if backend != "cpp":
+        pytest.skip("others ask the tensor to compute")
+    grads = [torch.randn(500), torch.randn(500)]
+    filter_grads_(grads, backend=backend)
+    before = grads[0].clone()
+    with pytest.raises(ValueError, match="no memory of its own; pass the tensors that it is made"):
+        filter_grads_([grads[0], Wrapper(500)], backend=backend)
+    assert same_bytes(grads[0], before)
+
+
 def test_gradients_that_require_grad(backend):
     grads = [torch.randn(500), torch.randn(500, requires_grad=True)]
     refused(grads, ValueError, "requires grad, and the filter is not", backend=backend)
