@@ -12,9 +12,10 @@ from specgrad_kernels import FilterPlan
 
 @contextlib.contextmanager
 def single_process_group():
-    with tempfile.NamedTemporaryFile() as rendezvous:
+    # torch 2.10 deletes the file itself
+    with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group(
-            "gloo", init_method=f"file://{rendezvous.name}", rank=0, world_size=1
+            "gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1
         )
         try:
             yield
