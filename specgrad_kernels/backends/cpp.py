@@ -53,8 +53,10 @@ _WHY_NOT = _LOADED if isinstance(_LOADED, str) else None
 _NATIVE = torch.ops.specgrad_native
 cpu = _load_cpu()
 if not isinstance(_LOADED, str):
-    # refuses a SPECGRAD_ISA that names no instruction set, at import
-    INSTRUCTION_SET: str | None = _NATIVE.instruction_set()
+    try:
+        INSTRUCTION_SET: str | None = _NATIVE.instruction_set()
+    except RuntimeError as error:  # torch 2.15's word for a SPECGRAD_ISA that names none
+        raise ValueError(str(error)) from None
     _BYTES_A_VECTOR: int = _NATIVE.bytes_a_vector()
     _run = _LOADED.run
 else:
