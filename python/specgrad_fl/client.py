@@ -246,7 +246,9 @@ class ClientRunner:
 
     def _backward(self, batch: Batch, scale: float) -> Tensor:
         """Gradient of the batch at the current weights; the same dropout masks every time."""
-        torch.manual_seed(batch.seed)
+        # torch's own function also notes the whole call stack, for devices that are not there
+        on_cpu = batch.x.device.type == "cpu"
+        (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(batch.seed)
         self.flat.grads.zero_()
         with self._autocast():
             loss = F.cross_entropy(self._forward(batch.x), batch.y)

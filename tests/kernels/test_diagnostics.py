@@ -340,12 +340,12 @@ for p in model.parameters():
 taken = list(select_layers(model).taken)
 torch.fft.rfft(torch.randn(1000))
 small = {"w": torch.randn(8, 8, 3, 3)}
-after = {method: FilterSpec(method) for method in ("fft", "lap", "random")}
+after = {method: FilterSpec(method) for method in ("fft", "random")}
 warm = Disagreement(["w"], after=after)
 warm.add(1, small), warm.add(1, small)
 meter = Disagreement(taken, after=after)
 peaks = [peak_mib()]
-for client in range(5):
+for client in range(4):
     for p in model.parameters():
         p.grad.mul_(1.1)
     meter.add(1.0, {n: p.grad for n, p in model.named_parameters()})
@@ -372,9 +372,9 @@ def test_memory_does_not_grow_with_the_clients():
         text=True,
         check=True,
     )
-    two, five = map(float, done.stdout.split())
+    two, four = map(float, done.stdout.split())
     assert two > 0.9
-    assert five - two < 1
+    assert four - two < 1
 
 
 def test_a_plan_can_be_built_from_a_diagnosis():
