@@ -151,11 +151,12 @@ def test_what_a_process_started_in_a_group_of_its_own_ends_too(tmp_path):
     """As SuperLinks start servers, which would go on asking a SuperLink that has gone."""
     (tmp_path / "logs").mkdir()
     conductor = federation.Conductor(tmp_path)
-    script = "setsid sleep 60 & echo $! > started; wait"
-    conductor._start("superlink", ["sh", "-c", f"cd {tmp_path}; {script}"])
-    while not (tmp_path / "started").is_file() or not (tmp_path / "started").read_text().strip():
+    started = tmp_path / "started"
+    script = 'setsid sleep 60 & echo $! > "$0"; wait'
+    conductor._start("superlink", ["sh", "-c", script, str(started)])
+    while not started.is_file() or not started.read_text().strip():
         time.sleep(0.01)
-    number = int((tmp_path / "started").read_text())
+    number = int(started.read_text())
     while os.getpgid(number) != number:  # until setsid has done its work
         time.sleep(0.01)
     conductor.stop()
