@@ -37,7 +37,7 @@ LARGEST_AMPLIFICATION = 8
 SMALLEST_OVERSAMPLING = 1.15
 LARGEST_HOP = 64
 _NARROWEST_FOR_DOUBLES = 12
-_POWERS = 40
+_SQUARINGS = 6
 _MOST_TAPS = 200
 """Of windows that are searched for: beyond it the search takes longer than it saves."""
 
@@ -85,10 +85,12 @@ def _largest_ratio(signal: Array, noise: Array) -> Array:
         whitened[:, k] = (whitened[:, k] - _product("pj,j", whitened[:, :k], rows[:k, k])) / rows[
             k, k
         ]
-    found = np.ones(count)
-    for _ in range(_POWERS):
-        found = _product("p,pn", _product("pn,n", whitened, found), whitened)
-        found /= np.sqrt(np.square(found).sum())
+    powers = _product("pm,pn->mn", whitened, whitened)
+    for _ in range(_SQUARINGS):  # every column becomes the vector that grows fastest
+        powers /= np.abs(powers).max()
+        powers = _product("mk,kn->mn", powers, powers)
+    found = powers.sum(axis=1)
+    found /= np.sqrt(np.square(found).sum())
     for k in reversed(range(count)):
         found[k] = (found[k] - _product("j,j", rows[k, k + 1 : count], found[k + 1 :])) / rows[k, k]
     return found
@@ -447,6 +449,18 @@ def _dense(d: int, removed: Array, double: bool, lanes: int) -> LowBand:
     return LowBand(d, removed, "dense", error_bound=bound, cost=cost)
 
 
+def _least_width(cells: int, cutoff: int, double: bool) -> int:
+    """Below it no window meets the tolerance; 0 where none can.
+
+    Aliasing falls like exp(-pi * width * sqrt(1 - 1 / oversampling)): just below that.
+    """
+    oversampling = cells / (2 * cutoff)
+    if oversampling < SMALLEST_OVERSAMPLING:
+        return 0
+    decay = math.pi * math.sqrt(1 - 1 / oversampling)
+    return max(4, int(-math.log(ALIAS_TOLERANCE[double]) / decay) - 2)
+
+
 @lru_cache(maxsize=1024)
 def narrowest_window(d: int, cutoff: int, hop: int, double: bool) -> tuple[int, float, float]:
     """Width of the narrowest window that meets the tolerance with this hop, or 0; its aliasing
@@ -457,20 +471,26 @@ def narrowest_window(d: int, cutoff: int, hop: int, double: bool) -> tuple[int, 
     """
     cells, band_edge = d // hop, (cutoff - 1) / d
     oversampling = cells / (2 * cutoff)
-    if d % hop or oversampling < SMALLEST_OVERSAMPLING:
-        return 0, math.inf, math.inf
-    # Aliasing falls like exp(-pi * width * sqrt(1 - 1 / oversampling)): start just below that.
-    decay = math.pi * math.sqrt(1 - 1 / oversampling)
-    first = max(4, int(-math.log(ALIAS_TOLERANCE[double]) / decay) - 2)
-    for width in range(first, min(first + 9, cells)):
+    first = 0 if d % hop else _least_width(cells, cutoff, double)
+    for width in range(first, min(first + 9, cells) if first else 0):
         taps = window_taps(hop, width, oversampling)
+        enlarged = amplification(taps, band_edge)
+        if enlarged > LARGEST_AMPLIFICATION:
+            break  # wider ones are steeper
         if _alias_within(taps, hop, band_edge, 8, 1) > ALIAS_TOLERANCE[double]:
             continue  # refused by a few frequencies: the others need not be looked at
         alias = alias_norm(taps, hop, band_edge)
         if alias <= ALIAS_TOLERANCE[double]:
-            enlarged = amplification(taps, band_edge)
-            return (width if enlarged <= LARGEST_AMPLIFICATION else 0), alias, enlarged
+            return width, alias, enlarged
     return 0, math.inf, math.inf
+
+
+def _band_cost(d: int, hop: int, width: int, lanes: int) -> float:
+    if not width:
+        return math.inf
+    spread = d // hop * (-(-hop * width // lanes) + 4.0)
+    interpolate = -(-d // lanes) * (width + max(lanes // hop, 1) + 2.0)
+    return spread + interpolate + _smooth_grid(d // hop, lanes).cost + 200
 
 
 def _band(d: int, removed: Array, hop: int, double: bool, lanes: int) -> LowBand:
@@ -480,15 +500,29 @@ def _band(d: int, removed: Array, hop: int, double: bool, lanes: int) -> LowBand
         return LowBand(d, removed)
     taps = window_taps(hop, width, cells / (2 * cutoff))
     grid = _smooth_grid(cells, lanes)
-    spread = cells * (-(-hop * width // lanes) + 4.0)
-    interpolate = -(-d // lanes) * (width + max(lanes // hop, 1) + 2.0)
-    cost = spread + interpolate + grid.cost + 200
     # the norm is a sum in float64; against long double, 0.3 units were missing at most
     alias += EPSILON[True]
     if grid.size > cells or _has_large_prime(cells):
         enlarged += transform_units(grid.size)
     bound = largest_factor(removed) * (alias + rounding(double, enlarged))
+    cost = _band_cost(d, hop, width, lanes)
     return LowBand(d, removed, "band", hop, width, taps, grid, bound, cost)
+
+
+def _best_band(d: int, removed: Array, double: bool, lanes: int, limit: float) -> LowBand:
+    """The cheapest below ``limit``. Windows are long to design: only those that can be it."""
+    hops = [1 << power for power in range(1, LARGEST_HOP.bit_length()) if d % (1 << power) == 0]
+    widths = (_least_width(d // hop, len(removed), double) for hop in hops)
+    least = {hop: _band_cost(d, hop, width, lanes) for hop, width in zip(hops, widths, strict=True)}
+    best = LowBand(d, removed, cost=limit)
+    for hop in sorted(hops, key=least.__getitem__):
+        if least[hop] < best.cost:
+            best = min(best, _band(d, removed, hop, double, lanes), key=_cost)
+    return best
+
+
+def _cost(design: LowBand) -> float:
+    return design.cost
 
 
 def _smooth_grid(size: int, lanes: int) -> Grid:
@@ -534,16 +568,14 @@ def remove_low_band(
     # the wave of the last bin of an even length has no partner
     pairs = 2 * cutoff - 1 <= d and bool(np.all(removed >= 0))
     waves = pairs and (2 * cutoff - 1) * d <= LARGEST_DENSE_BASIS
-    tried: list[LowBand] = []
+    best = LowBand(d, removed)
     if waves and (strategy == "dense" or (strategy == "auto" and cutoff <= 64)):
-        tried.append(_dense(d, removed, double, lanes))
-    if strategy in ("band", "auto"):
-        hops = (1 << power for power in range(1, LARGEST_HOP.bit_length()))
-        tried += [_band(d, removed, hop, double, lanes) for hop in hops if d % hop == 0]
+        best = _dense(d, removed, double, lanes)
     if strategy in ("full", "auto"):
-        tried.append(_full(d, removed, double, lanes))
-    best = min(tried, key=lambda design: design.cost, default=None)
-    if best is None or best.cost == math.inf:
+        best = min(best, _full(d, removed, double, lanes), key=_cost)
+    if strategy in ("band", "auto"):
+        best = min(best, _best_band(d, removed, double, lanes, best.cost), key=_cost)
+    if best.cost == math.inf:
         raise ValueError(
             f"strategy {strategy!r} does not fit a layer of {d} samples with cutoff {cutoff}; "
             "use 'auto' or 'full'"
