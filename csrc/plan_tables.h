@@ -48,25 +48,31 @@ TransformPlan<T> make_transform(int64_t length) {
   return plan;
 }
 
+// A part of the transforms' factor 1/size that both of them take with the twiddles, a power of two:
+// numbers between the steps stay as large as the signal, and small ones keep their digits.
+inline double share_of_twiddles(int64_t size) {
+  return std::exp2(-std::round(std::log2(static_cast<double>(size)) / 2));
+}
+
 template <class T>
 void fill_twiddles(CirculantPlan<T>& plan, int lanes) {
   const int64_t size = plan.rows * plan.columns;
   // A full table is as large as the grid itself: affordable only for small grids.
   const int64_t block = size <= (1 << 15) ? 1 : kTwiddleBlock;
   plan.spans = ceil_div(plan.columns, block);
-  const auto fill = [&](std::vector<T>& table, int64_t count, int64_t step) {
+  const auto fill = [&](std::vector<T>& table, int64_t count, int64_t step, double factor) {
     table.assign(plan.groups * count * 2 * lanes, T(0));
     for (int64_t k = 0; k <= plan.rows / 2; ++k) {
       for (int64_t m = 0; m < count; ++m) {
         const double turns = static_cast<double>(k * m * step % size) / static_cast<double>(size);
         T* element = table.data() + (k / lanes * count + m) * 2 * lanes + k % lanes;
-        element[0] = static_cast<T>(std::cos(-2 * kPi * turns));
-        element[lanes] = static_cast<T>(std::sin(-2 * kPi * turns));
+        element[0] = static_cast<T>(factor * std::cos(-2 * kPi * turns));
+        element[lanes] = static_cast<T>(factor * std::sin(-2 * kPi * turns));
       }
     }
   };
-  fill(plan.coarse, plan.spans, block);
-  if (block > 1) fill(plan.fine, block, 1);
+  fill(plan.coarse, plan.spans, block, share_of_twiddles(size));
+  if (block > 1) fill(plan.fine, block, 1, 1.0);
 }
 
 // Lays the gains out by output position; runs that are all zero or all equal are not stored.
@@ -77,9 +83,10 @@ void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
   const int64_t given = static_cast<int64_t>(design.gains.size());
   const double later = design.strategy == Strategy::full ? design.gains.back() : 0.0;
   // The column step doubles its spectrum.
+  const double factor = 0.5 / std::pow(share_of_twiddles(size), 2);
   const auto gain_at = [&](int64_t k) {
     const int64_t bin = std::min(k % size, size - k % size);
-    return 0.5 * (bin < given ? design.gains[bin] : later);
+    return factor * (bin < given ? design.gains[bin] : later);
   };
   plan.gain_offset.assign(plan.columns, -1);
   plan.gain_step.assign(plan.columns, 0);

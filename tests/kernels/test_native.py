@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import truth
 
 from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
 from specgrad_kernels.backends import cpp
@@ -244,3 +245,12 @@ def test_a_mean_that_dwarfs_the_rest(d):
     exact = torch.fft.irfft(spectrum, n=d)
     filter_grads_([signal], ratio=0.05, backend="cpp", strategy="band")
     assert (signal.double() - exact).norm() <= 2e-7 * 1e4 * d**0.5
+
+
+def test_the_whole_spectrum_of_numbers_below_the_smallest_normal_one():
+    """They have no digits to lose, and between its steps the transform keeps what there is."""
+    signal = (1e-40 * torch.randn(1000, dtype=torch.float64)).float()
+    exact = truth(signal)
+    filter_grads_([signal], backend="cpp", strategy="full")
+    spacing = torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
+    assert (signal.double() - exact).square().mean().sqrt() < 8 * spacing
