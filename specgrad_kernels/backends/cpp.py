@@ -135,7 +135,13 @@ class _Designs:
             numbers = self._spec.kind.numbers(parameters, key[1], self._spec)
             assert numbers is not None
             self._known[key] = len(self._known)
-            self._append(numbers, *key[1:])
+            try:
+                self._append(numbers, *key[1:])
+            except MemoryError:
+                raise MemoryError(
+                    f"the tables for a layer of {key[1]} samples do not fit the memory, since its "
+                    "length has a large prime factor; leave the layer out, or filter it in pieces"
+                ) from None
         return self._known[key]
 
     def _append(self, numbers: Numbers, d: int, double: bool) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import truth
 
-from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
+from specgrad_kernels import FilterPlan, FilterSpec, design, filter_grads_
 from specgrad_kernels.backends import cpp
 
 MIB = 2**20
@@ -254,3 +254,25 @@ def test_the_whole_spectrum_of_numbers_below_the_smallest_normal_one():
     filter_grads_([signal], backend="cpp", strategy="full")
     spacing = torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
     assert (signal.double() - exact).square().mean().sqrt() < 8 * spacing
+
+
+def test_what_layers_of_more_than_two_billion_samples_need(monkeypatch):
+    """Of one with prime factors below 1024 next to nothing; of a prime it is tables that may not
+    fit the memory, and nothing is written then."""
+    spec = FilterSpec(ratio=1e-4)
+    strategy, bound, workspace = cpp.explain(spec, 2**31 + 128, 0, torch.float32)
+    assert strategy.startswith("band")
+    assert bound < 5e-6
+    assert workspace < 0.02 * 4 * (2**31 + 128)
+
+    def exhausted(*_):
+        raise MemoryError("Unable to allocate 16.0 GiB for an array")
+
+    monkeypatch.setattr(design, "_padded_gains", exhausted)
+    with pytest.raises(MemoryError, match="a layer of 2147483659 samples do not fit the memory"):
+        cpp.explain(spec, 2**31 + 11, 0, torch.float32)
+    grad = torch.randn(10_037)
+    before = grad.clone()
+    with pytest.raises(MemoryError, match=r"10037 samples .*; leave the layer out, or"):
+        filter_grads_([grad], backend="cpp")
+    assert torch.equal(grad, before)
