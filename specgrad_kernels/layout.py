@@ -12,14 +12,6 @@ from specgrad_kernels import reference
 from specgrad_kernels.spec import FilterSpec
 
 
-def signal_length(shape: Sequence[int], batch_dims: int) -> int:
-    """Samples of one signal in a tensor of this shape."""
-    length = 1
-    for size in shape[batch_dims:]:
-        length *= size
-    return length
-
-
 def signal_shape(shape: Sequence[int], spec: FilterSpec) -> tuple[int, ...]:
     """Shape of one signal; the dimensions before it number the signals of the tensor."""
     return tuple(shape[spec.kind.stack_dims(spec, len(shape)) :])
