@@ -11,8 +11,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-ROOT_OFFSETS = {32: 0, 64: 64, 256: 192, 512: 704, 2048: 1728}
-"""Where the turns of a transform of each length begin among the coefficients."""
+ROOT_OFFSETS = {64: 0, 512: 128, 32: 1152, 256: 1216, 2048: 1728}
+"""Where the turns of a transform of each length begin among the coefficients: first those of lines
+that are done in steps of eight alone."""
 ROOTS32 = tl.constexpr(ROOT_OFFSETS[32])
 ROOTS64 = tl.constexpr(ROOT_OFFSETS[64])
 ROOTS256 = tl.constexpr(ROOT_OFFSETS[256])
@@ -29,6 +30,12 @@ def _value(place, mask):
 def load8(place, step, mask):
     """Eight values, ``step`` apart."""
     return [_value(place + k * step, mask) for k in (0, 1, 2, 3, 4, 5, 6, 7)]
+
+
+@triton.jit
+def load8_as(place, step, mask, REAL: tl.constexpr):
+    """Eight values, ``step`` apart, in the precision to compute with."""
+    return [_value(place + k * step, mask).to(REAL) for k in (0, 1, 2, 3, 4, 5, 6, 7)]
 
 
 @triton.jit

@@ -127,6 +127,7 @@ def spread(
     workspace,
     ELEMENT: tl.constexpr,
     REAL: tl.constexpr,
+    SUM: tl.constexpr,
     HOP: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
@@ -153,8 +154,10 @@ def spread(
         sums = _windowed(
             address, layout, window, first, cells, hop, ELEMENT, REAL, HOP, WIDTH, ROWS, ANYHOW
         )
-    even = tl.join(tl.sum(sums[0], 1), tl.sum(sums[2], 1))
-    odd = tl.join(tl.sum(sums[1], 1), tl.sum(sums[3], 1))
+    # A rounding of these sums is one of the whole cell.
+    totals = [tl.sum(sums[k].to(SUM), 1).to(REAL) for k in (0, 1, 2, 3)]
+    even = tl.join(totals[0], totals[2])
+    odd = tl.join(totals[1], totals[3])
     cell = first + tl.arange(0, 4 * ROWS)
     tl.store(grid + cell, tl.reshape(tl.join(even, odd), [4 * ROWS]), mask=cell < cells)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -68,6 +70,13 @@ def columns_forward(columns: int) -> Array:
     return waves * power_share(columns)
 
 
+def column_tables(columns: int) -> Array:
+    """``columns_forward``, and for each bin how far the registers of a line are turned."""
+    bins = np.arange(columns // 2 + 1)
+    by_register = cosine_and_sine(np.outer(bins, np.arange(8)) / (8 * columns))
+    return np.concatenate([columns_forward(columns).ravel(), by_register.ravel()])
+
+
 def columns_back(columns: int) -> Array:
     """``[columns, columns]``: from real rows, then imaginary rows, to the columns.
 
@@ -101,7 +110,7 @@ def bin_order(log: int, lanes: int) -> NDArray[np.int64]:
 
 
 def line_tables(grid: Grid, gains: Array, first: int, lanes: int) -> Array:
-    """For one program of ``solve``: gains, and where lines are not split the turns before them."""
+    """For one program of ``solve``: gains, and where lines are not split the turns of its lanes."""
     middle, low = 1 << grid.log_middle, grid.log_rows - 3
     lines = (grid.columns // 2 + 1) * middle
     lane = np.arange(lanes)
@@ -113,9 +122,7 @@ def line_tables(grid: Grid, gains: Array, first: int, lanes: int) -> Array:
     scale /= power_share(grid.columns)
     if grid.log_middle:
         return scale
-    sample = place + (1 << low) * np.arange(8)[:, None]
-    turns = cosine_and_sine(sample * lowest % grid.cells / grid.cells)
-    return np.concatenate([scale, *turns])
+    return np.concatenate([scale, cosine_and_sine(place * lowest / grid.cells)])
 
 
 def middle_turns(grid: Grid) -> Array:
@@ -129,12 +136,15 @@ def middle_turns(grid: Grid) -> Array:
     return np.concatenate([by_point.ravel(), by_place.ravel(), by_both.ravel()])
 
 
-def roots(longest: int) -> Array:
-    """Turns between the steps of ``butterflies.forward``, for lines up to the longest."""
+def roots(logs: Iterable[int]) -> Array:
+    """Turns between the steps of ``butterflies.forward`` for lines of such lengths."""
+    needed = {1 << step for log in logs for step in range(log, 3, -3)}
     parts = [np.empty(0)]
-    for length in (length for length in ROOT_OFFSETS if length <= longest):
-        turns = np.outer(np.arange(8), np.arange(length // 8)) / length
-        parts.append(cosine_and_sine(turns).ravel())
+    for length in ROOT_OFFSETS:
+        if needed:
+            turns = np.outer(np.arange(8), np.arange(length // 8)) / length
+            parts.append(cosine_and_sine(turns).ravel())
+        needed.discard(length)
     return np.concatenate(parts)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from specgrad_kernels import design
 from specgrad_kernels.backends import torch_ref
-from specgrad_kernels.backends.triton import schedule
+from specgrad_kernels.backends.triton import schedule, targets
 from specgrad_kernels.backends.triton.grid import plan_grid
 from specgrad_kernels.backends.triton.signals import Signal, plain_signal
 from specgrad_kernels.backends.triton.tables import is_double
@@ -40,7 +40,8 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
         removed = schedule.removed_by(wanted)
         grid = plan_grid(d, len(removed), double)
         assert grid is not None
-        name, bound = grid.describe(), grid.error * design.largest_factor(removed)
+        name, bound = grid.describe(), grid.error(targets.all_fast_at_double())
+        bound *= design.largest_factor(removed)
     return name, bound + design.stored_rounding(dtype, wanted.norm), workspace
 
 

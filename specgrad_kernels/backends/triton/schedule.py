@@ -194,8 +194,8 @@ def _band(jobs: Sequence[_Job], pool: _Pool, room: _Room, double: bool) -> list[
         grid = plan_grid(job.signal.d, len(bins), double)
         assert grid is not None, "only signals with a grid are built"
         grids.append(grid)
-    longest = max(1 << max(grid.log_rows, grid.log_middle) for grid in grids)
-    pool.add(("roots",), partial(numbers.roots, longest))
+    logs = {log for grid in grids for log in (grid.log_rows, grid.log_middle)}
+    pool.add(("roots",), partial(numbers.roots, logs))
     hops = _kernel_hops(grids)
     lanes = targets.lanes_of(any(grid.log_rows == WIDE_LINE for grid in grids))
     gains = {
@@ -261,7 +261,7 @@ def _middle(items: Sequence[_Planned], pool: _Pool, inverse: bool) -> Launch:
     for item in items:
         grid = item.grid
         wide = targets.MIDDLE_LANES >> (3 if grid.log_middle > 3 else 0)
-        matrix = pool.add(("forward", grid.columns), partial(numbers.columns_forward, grid.columns))
+        matrix = pool.add(("forward", grid.columns), partial(numbers.column_tables, grid.columns))
         key = ("middle", grid.columns, grid.log_middle, grid.log_rows)
         turns = pool.add(key, partial(numbers.middle_turns, grid))
         for column_bin in range(grid.columns // 2 + 1):
@@ -278,7 +278,7 @@ def _solve(items: Sequence[_Planned], pool: _Pool, lanes: int) -> Launch:
             matrix = pool.add(("circulant", item.key), partial(numbers.circulant, grid, gains))
             rows += item.programs(range(0, grid.cells, lanes), MATRIX=matrix)
             continue
-        matrix = pool.add(("forward", grid.columns), partial(numbers.columns_forward, grid.columns))
+        matrix = pool.add(("forward", grid.columns), partial(numbers.column_tables, grid.columns))
         lines = (grid.columns // 2 + 1) << grid.log_middle
         for first in range(0, lines, 8 * lanes >> grid.log_rows):
             turns = pool.add(

@@ -5,6 +5,10 @@ two. ``solve`` takes the transform down the columns while it loads (few columns:
 transforms some lines, scales them and comes back to the lines; ``interpolate`` undoes the
 columns. A grid too long for that has ``middle`` before and after. A grid without such factors
 is multiplied by its circulant matrix.
+
+``REAL`` is what they compute in, float64 where a GPU is good at it: a wave of the band is a single
+value in the middle of the transform, and each rounding there is an error of the whole result. What
+they load and store, tables included, keeps the precision of the gradients.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from specgrad_kernels.backends.triton.butterflies import (
     exchange,
     forward,
     load8,
+    load8_as,
     scale8,
     store8,
     subtract8,
@@ -38,12 +43,25 @@ def _zeros8(LANES: tl.constexpr, REAL: tl.constexpr):
 
 
 @triton.jit
-def _add_columns(r, i, base, grid, cosines, sines, bins, row, step, mask, COUNT: tl.constexpr):
+def _add_columns(
+    r,
+    i,
+    base,
+    grid,
+    cosines,
+    sines,
+    bins,
+    row,
+    step,
+    mask,
+    REAL: tl.constexpr,
+    COUNT: tl.constexpr,
+):
     for _ in tl.static_range(COUNT):
         grid += row
         cosines += bins
         sines += bins
-        value = subtract8(load8(grid, step, mask), base)
+        value = subtract8(load8_as(grid, step, mask, REAL), base)
         r = add8(r, value, tl.load(cosines, mask, 0.0))
         i = add8(i, value, tl.load(sines, mask, 0.0))
     return r, i, grid, cosines, sines
@@ -58,17 +76,17 @@ def _transform_columns(
     The first column is taken from the others before they are multiplied: what is common to all
     is then multiplied once, by a power of two, instead of added up with a rounding at each step.
     """
-    base = load8(grid, step, mask)
+    base = load8_as(grid, step, mask, REAL)
     r = add8(_zeros8(LANES, REAL), base, tl.load(cosines, mask, 0.0))
     i = _zeros8(LANES, REAL)
     others = columns - 1
     for _ in range(others // 2):
         r, i, grid, cosines, sines = _add_columns(
-            r, i, base, grid, cosines, sines, bins, row, step, mask, 2
+            r, i, base, grid, cosines, sines, bins, row, step, mask, REAL, 2
         )
     for _ in range(others % 2):
         r, i, grid, cosines, sines = _add_columns(
-            r, i, base, grid, cosines, sines, bins, row, step, mask, 1
+            r, i, base, grid, cosines, sines, bins, row, step, mask, REAL, 1
         )
     return r, i
 
@@ -81,19 +99,29 @@ def _circulant(grid, kernel, cell, cells, known, LANES: tl.constexpr, REAL: tl.c
     """
     zero = tl.zeros([LANES], REAL)
     sums = [zero for _ in (0, 1, 2, 3)]
-    base = tl.load(grid)
+    base = tl.load(grid).to(REAL)
     common = base * tl.load(kernel + 2 * cells - 1)
     kernel += cell + cells - 1
     quarters = cells // 4 * 4
     for start in range(0, quarters, 4):
-        sums = [
-            sums[k] + (tl.load(grid + start + k) - base) * tl.load(kernel - start - k, known, 0.0)
-            for k in (0, 1, 2, 3)
-        ]
+        values = [tl.load(grid + start + k).to(REAL) - base for k in (0, 1, 2, 3)]
+        sums = [sums[k] + values[k] * tl.load(kernel - start - k, known, 0.0) for k in (0, 1, 2, 3)]
     first = sums[0]
     for start in range(quarters, cells):
-        first += (tl.load(grid + start) - base) * tl.load(kernel - start, known, 0.0)
+        first += (tl.load(grid + start).to(REAL) - base) * tl.load(kernel - start, known, 0.0)
     return (first + sums[1]) + (sums[2] + sums[3]) + common
+
+
+@triton.jit
+def _line_turns(by_lane, by_register, bins, mask, LANES: tl.constexpr, REAL: tl.constexpr):
+    """Turns between columns and rows: a sample's place is a lane's and a register's."""
+    return turn_all(
+        load8_as(by_register, 1, mask, REAL),
+        load8_as(by_register + 8 * bins, 1, mask, REAL),
+        tl.load(by_lane, mask, 0.0),
+        tl.load(by_lane + LANES, mask, 0.0),
+        1,
+    )
 
 
 @triton.jit
@@ -130,12 +158,13 @@ def solve(
         known = line < lines
         turned = tl.where(log_middle == 0, known, False)
         gains = load8(turns, LANES, known)
-        cosines = load8(turns + 8 * LANES, LANES, turned)
-        sines = load8(turns + 16 * LANES, LANES, turned)
+        cosines, sines = _line_turns(
+            turns + 8 * LANES, matrix + 2 * bins * columns + 8 * line, bins, turned, LANES, REAL
+        )
         split = workspace + number(programs, fields.LINES) + line * row + place
         if log_middle > 0:
-            r = load8(split, step, known)
-            i = load8(split + lines * row, step, known)
+            r = load8_as(split, step, known, REAL)
+            i = load8_as(split + lines * row, step, known, REAL)
         else:
             r, i = _transform_columns(
                 grid + place,
@@ -208,8 +237,8 @@ def middle(
     place_c = tl.load(by_place, known, 0.0)
     place_s = tl.load(by_place + bins * row, known, 0.0)
     if INVERSE:
-        r = load8(lines, step, known)
-        i = load8(imaginary, step, known)
+        r = load8_as(lines, step, known, REAL)
+        i = load8_as(imaginary, step, known, REAL)
         both_c = load8(by_both, step, known)
         r, i = turn8(r, i, both_c, load8(by_both + points * row, step, known), -1)
         r, i = turn_all(r, i, place_c, place_s, -1)

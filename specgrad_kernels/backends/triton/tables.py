@@ -34,6 +34,8 @@ KERNELS: dict[str, Any] = {
         means.subtract_means,
     )
 }
+COARSE = ("solve", "middle")
+"""Kernels that see no gradient."""
 ELEMENTS = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
@@ -47,11 +49,17 @@ def is_double(dtype: torch.dtype) -> bool:
     return dtype is torch.float64
 
 
-def constants_of(launch: schedule.Launch, dtype: torch.dtype, precision: str) -> dict[str, Any]:
+def constants_of(
+    launch: schedule.Launch, dtype: torch.dtype, precision: str, architecture: str
+) -> dict[str, Any]:
     """Every compile-time argument of a launch."""
+    finer = dtype is torch.float32 and architecture in targets.FAST_AT_DOUBLE
+    real = tl.float64 if is_double(dtype) else tl.float32
+    finest = tl.float64 if finer else real
     common = {
         "ELEMENT": ELEMENTS[dtype],
-        "REAL": tl.float64 if is_double(dtype) else tl.float32,
+        "REAL": finest if launch.kernel in COARSE else real,
+        "SUM": finest,
         "PRECISION": precision,
     }
     names = KERNELS[launch.kernel].arg_names
@@ -67,8 +75,8 @@ class Group:
         self.device = device
         self.table = torch.from_numpy(plan.table).to(device)
         self.coefficients = torch.from_numpy(plan.coefficients).to(device)
-        double, nvidia = is_double(dtype), targets.is_nvidia()
-        precision = targets.precision_of(nvidia, double)
+        nvidia, architecture = targets.is_nvidia(), targets.architecture_of(device)
+        precision = targets.precision_of(nvidia, is_double(dtype))
         self._launches = []
         for launch in plan.launches:
             kernel = KERNELS[launch.kernel]
@@ -78,7 +86,7 @@ class Group:
                 "programs": torch.from_numpy(launch.programs).to(device),
             }
             arguments = {name: value for name, value in fixed.items() if name in kernel.arg_names}
-            arguments |= constants_of(launch, dtype, precision)
+            arguments |= constants_of(launch, dtype, precision, architecture)
             arguments |= targets.options_of(launch.kernel, launch.sizes, nvidia, dtype.itemsize)
             self._launches.append((kernel, (len(launch.programs),), arguments))
 

@@ -5,7 +5,9 @@ The rule follows what compilation and counting show without a GPU (``docs/gpu_re
 
 - ``spread`` and ``interpolate`` give a thread 16 bytes of a cell. In half precision these are
   eight samples, and NVIDIA's assembler keeps them in registers only where it may use 168.
-- ``solve`` and ``middle`` give a thread eight values: one lane is one thread.
+- ``solve`` and ``middle`` give a thread eight values: one lane is one thread. They compute in
+  float64 where a GPU is at least half as fast at it, and so does ``spread`` the sum of a cell: a
+  rounding there is one of the whole result.
 - The detrend multiplies matrices: ``tf32x3`` on NVIDIA (three tensor-core products restore
   float32 accuracy, where ``ieee`` spills), ``ieee`` on AMD and for float64; 16 or 32 terms at
   a time; eight warps, four where the tile is small.
@@ -17,6 +19,8 @@ from typing import Any
 
 import torch
 
+FAST_AT_DOUBLE = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950")
+"""Architectures that do float64 at no less than half the rate of float32; others at a 64th."""
 MIDDLE_LANES = 256
 SHORT_WINDOW = 8
 """Width of a window that has one tap only: any that the kernels know would do."""
@@ -70,3 +74,20 @@ def precision_of(nvidia: bool, double: bool) -> str:
 def is_nvidia() -> bool:
     """Whether this PyTorch drives NVIDIA GPUs."""
     return torch.version.hip is None
+
+
+def architecture_of(device: torch.device) -> str:
+    """Name of a GPU's architecture; what stands in for a GPU is an A100."""
+    if device.type != "cuda":
+        return "sm_80"
+    properties = torch.cuda.get_device_properties(device)
+    if is_nvidia():
+        return f"sm_{properties.major}{properties.minor}"
+    return str(properties.gcnArchName).split(":")[0]
+
+
+def all_fast_at_double() -> bool:
+    """Whether every GPU here solves its grids in float64; without one, what an A100 would do."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = (architecture_of(torch.device("cuda", index)) for index in range(count))
+    return all(name in FAST_AT_DOUBLE for name in found)

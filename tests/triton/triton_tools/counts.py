@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Counts:
 
     instructions: int = 0
     arithmetic: int = 0
+    doubles: int = 0
     wavefronts: int = 0
     ideal: int = 0
     sectors: int = 0
@@ -115,6 +116,7 @@ class CountingMachine(Machine):
             self.counts.instructions += warps
         if name in ("fma", "add", "sub", "mul") and instruction.opcode[-1] in FLOATS:
             self.counts.arithmetic += warps
+            self.counts.doubles += warps * (instruction.opcode[-1] == "f64")
         super()._step(instruction)
 
 
@@ -126,6 +128,7 @@ class Case:
     length: int
     inverse: bool = False
     dtype: torch.dtype = torch.float32
+    target: str = TARGET
 
     @property
     def variant(self) -> Variant:
@@ -137,16 +140,17 @@ class Case:
     def name(self) -> str:
         """As the table has it."""
         row = dict(zip(fields.NAMES, self.row(), strict=True))
-        dtype = "" if self.dtype is torch.float32 else f", {self.variant.name}"
+        other = "" if self.dtype is torch.float32 else f", {self.variant.name}"
+        other += "" if self.target == TARGET else f", {self.target}"
         if self.kernel == "spread":
-            return f"inside{dtype}"
+            return f"inside{other}"
         if self.kernel == "interpolate":
-            return f"{row['COLUMNS']} columns{dtype}"
+            return f"{row['COLUMNS']} columns{other}"
         if row["LOG_ROWS"] == 0:
-            return f"circulant of {row['CELLS']}"
+            return f"circulant of {row['CELLS']}{other}"
         way = " back" if self.inverse else ""
         points = f" x {1 << row['LOG_MIDDLE']}" if row["LOG_MIDDLE"] else ""
-        return f"{row['COLUMNS']}{points} x {1 << row['LOG_ROWS']}{way}"
+        return f"{row['COLUMNS']}{points} x {1 << row['LOG_ROWS']}{way}{other}"
 
     def launch(self) -> schedule.Launch:
         """The launch that the program is of."""
@@ -171,14 +175,8 @@ class Case:
         return cells * sizes["HOP"]
 
 
-CASES = (
+_FINER = (
     Case("spread", 36864),
-    Case("interpolate", 36864),
-    Case("interpolate", 9216),
-    Case("spread", 36864, dtype=torch.bfloat16),
-    Case("interpolate", 36864, dtype=torch.bfloat16),
-    Case("spread", 36864, dtype=torch.float16),
-    Case("interpolate", 36864, dtype=torch.float16),
     Case("solve", 432),
     Case("solve", 2304),
     Case("solve", 4608),
@@ -189,9 +187,20 @@ CASES = (
     Case("middle", 2359296),
     Case("middle", 2359296, inverse=True),
 )
+"""Kernels that compute in float64 on an A100, and in float32 on an A40."""
+CASES = (
+    *_FINER,
+    *(replace(case, target="sm_86") for case in _FINER),
+    Case("interpolate", 36864),
+    Case("interpolate", 9216),
+    Case("spread", 36864, dtype=torch.bfloat16),
+    Case("interpolate", 36864, dtype=torch.bfloat16),
+    Case("spread", 36864, dtype=torch.float16),
+    Case("interpolate", 36864, dtype=torch.float16),
+)
 
 
-ERROR_LENGTHS = (432, 864, 1728, 2304, 4608, 9216, 18432, 24576, 36864)
+ERROR_LENGTHS = (432, 864, 1728, 2304, 4608, 9216, 18432, 24576, 36864, 589824)
 
 
 @cache
@@ -204,7 +213,7 @@ def plan_of(*lengths: int) -> schedule.Schedule:
 def count(case: Case) -> Counts:
     """Execute one program."""
     launch, plan = case.launch(), plan_of(case.length)
-    compiled = compile_variant(case.variant, TARGET)
+    compiled = compile_variant(case.variant, case.target)
     grads = random_grads([case.length], case.dtype)
     tensors: dict[str, Any] = {
         "pointers": torch.tensor([grad.data_ptr() for grad in grads]),
@@ -230,13 +239,14 @@ def count(case: Case) -> Counts:
 
 def kernel_rows(case: Case) -> list[tuple[str, ...]]:
     """The table's rows for one program."""
-    counts, cost = count(case), resources(case.variant, TARGET)
+    counts, cost = count(case), resources(case.variant, case.target)
     figures: dict[str, Any] = {
         "warps": cost.warps,
         "registers": cost.registers,
         "spilled bytes": cost.spilled_bytes,
         "instructions a warp": round(counts.instructions / cost.warps),
         "of these arithmetic": round(counts.arithmetic / cost.warps),
+        "of these float64": round(counts.doubles / cost.warps),
         "sectors": counts.sectors,
         "shared wavefronts": counts.wavefronts,
         "shared wavefronts over ideal": f"{counts.wavefronts / max(counts.ideal, 1):.2f}",
@@ -273,8 +283,8 @@ def error_rows(length: int) -> list[tuple[str, ...]]:
     Relative to what came in, of which such waves leave nothing.
     """
     rounded = Rounded(length)
-    count = max(8, 2**19 // length)
-    rows = [("fft, ratio 0.05", "promised error", rounded.grid.error)]
+    count = max(8, 2**19 // length) if length < 2**19 else 2
+    rows = [("fft, ratio 0.05", "promised error", rounded.promise)]
     rows += [
         (f"{count} {kind}", "worst float32 error", error)
         for kind, error in rounded.search(count).items()
@@ -321,11 +331,10 @@ def write(path: Path) -> None:
 
 def estimate_rows(path: Path) -> list[tuple[str, ...]]:
     """Estimated times over those of ``_foreach_mul_``, from the table's counts."""
-    counted = model.Counted(path)
     rows = []
     for name, lengths in MODELS.items():
         for gpu in model.GPUS:
-            parts = model.seconds(name, plan_of(*lengths), gpu, counted)
+            parts = model.seconds(name, plan_of(*lengths), gpu, path)
             share = sum(part for _, part in parts) / model.foreach_seconds(name, gpu)
             rows.append((name, gpu.name, "estimated time over _foreach_mul_", f"{share:.1f}"))
     return rows

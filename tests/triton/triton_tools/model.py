@@ -16,6 +16,7 @@ from math import ceil
 from pathlib import Path
 
 from specgrad_kernels.backends.triton import fields, schedule
+from specgrad_kernels.backends.triton.targets import FAST_AT_DOUBLE
 from triton_tools.lists import MODELS
 
 # Assumptions, in cycles: a first access to memory, one that the second-level cache answers, and
@@ -34,19 +35,26 @@ SCHEDULERS = 4
 
 @dataclass(frozen=True)
 class Gpu:
-    """Published figures, and cycles for which a float32 instruction keeps a scheduler's unit."""
+    """Published figures, and cycles for which a float32 or float64 instruction keeps a scheduler's
+    unit."""
 
     name: str
+    architecture: str
     multiprocessors: int
     clock: float
     bandwidth: float
     float_cycles: int
+    double_cycles: int
+
+    def arithmetic(self, instructions: float, doubles: float) -> float:
+        """Cycles of so many instructions, some of them in float64."""
+        return (instructions - doubles) * self.float_cycles + doubles * self.double_cycles
 
 
 GPUS = (
-    Gpu("A40", 84, 1.74e9, 696e9, 1),
-    Gpu("A100 40 GB", 108, 1.41e9, 1555e9, 2),
-    Gpu("H100 SXM", 132, 1.755e9, 3350e9, 1),
+    Gpu("A40", "sm_86", 84, 1.74e9, 696e9, 1, 64),
+    Gpu("A100 40 GB", "sm_80", 108, 1.41e9, 1555e9, 2, 4),
+    Gpu("H100 SXM", "sm_90", 132, 1.755e9, 3350e9, 1, 2),
 )
 
 Figures = dict[str, float]
@@ -59,6 +67,7 @@ class Work:
     warps: float
     instructions: float
     arithmetic: float
+    doubles: float
     wavefronts: float
     bytes: float
     waits: float
@@ -67,26 +76,30 @@ class Work:
     def busy(self, gpu: Gpu) -> float:
         """Cycles for which it keeps the multiprocessor from others."""
         issue = self.warps * self.instructions / SCHEDULERS / ISSUED
-        floats = self.warps * self.arithmetic / SCHEDULERS * gpu.float_cycles
+        floats = self.warps * gpu.arithmetic(self.arithmetic, self.doubles) / SCHEDULERS
         return max(issue, floats, self.wavefronts, self.bytes / CACHE_BYTES_A_CYCLE)
 
     def alone(self, gpu: Gpu) -> float:
         """Cycles from its start to its end with nobody beside it."""
         each = ceil(self.warps / SCHEDULERS)
-        extra = self.arithmetic * (gpu.float_cycles - 1)
+        extra = gpu.arithmetic(self.arithmetic, self.doubles) - self.arithmetic
         issue = each * (self.instructions + extra) / ISSUED
         return self.waits + max(issue, self.wavefronts)
 
 
 class Counted:
-    """The rows of ``gpu_counts.csv`` for kernels, by kernel and case."""
+    """The rows of ``gpu_counts.csv`` for a GPU's kernels, by kernel and case."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, gpu: Gpu) -> None:
         self._figures: dict[tuple[str, str], Figures] = {}
+        # counted are an A100's kernels, and an A40's where they differ
+        own = "" if gpu.architecture in FAST_AT_DOUBLE else f", {gpu.architecture}"
         with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                if row["subject"] not in MODELS:
-                    key = (row["subject"], row["case"])
+            rows = [row for row in csv.DictReader(file) if row["subject"] not in MODELS]
+        for ending in ("", own):
+            for row in rows:
+                if row["case"].endswith(ending):
+                    key = (row["subject"], row["case"].removesuffix(ending))
                     self._figures.setdefault(key, {})[row["figure"]] = float(row["value"])
 
     def _columns(self, kernel: str, few: str, many: str, columns: int) -> Figures:
@@ -129,6 +142,7 @@ class Counted:
             warps,
             figures["instructions a warp"],
             figures["of these arithmetic"],
+            figures["of these float64"],
             figures["shared wavefronts"] + sectors / 4,
             32 * sectors,
             _waits(kernel, row),
@@ -154,10 +168,9 @@ def _waits(kernel: str, row: dict[str, int]) -> float:
     return MEMORY + steps * CACHE + exchanges + CACHE
 
 
-def seconds(
-    model: str, plan: schedule.Schedule, gpu: Gpu, counted: Counted
-) -> list[tuple[str, float]]:
-    """Estimated time of every launch."""
+def seconds(model: str, plan: schedule.Schedule, gpu: Gpu, path: Path) -> list[tuple[str, float]]:
+    """Estimated time of every launch, from the table of counts."""
+    counted = Counted(path, gpu)
     samples = 4 * sum(MODELS[model])
     from_memory = {"spread": 1.0 * samples, "interpolate": 2.0 * samples}
     parts = []
@@ -182,14 +195,13 @@ def main(path: Path) -> None:
     """Print the estimates as Markdown."""
     from triton_tools.counts import plan_of
 
-    counted = Counted(path)
     print("| model | " + " | ".join(gpu.name for gpu in GPUS) + " |")
     print("|" + "---|" * (1 + len(GPUS)))
     for model, lengths in MODELS.items():
         plan = plan_of(*lengths)
         cells = []
         for gpu in GPUS:
-            whole = sum(part for _, part in seconds(model, plan, gpu, counted))
+            whole = sum(part for _, part in seconds(model, plan, gpu, path))
             floor = foreach_seconds(model, gpu)
             cells.append(f"{1e6 * whole:.0f} us, {whole / floor:.1f} floors")
         print(f"| {model} | " + " | ".join(cells) + " |")

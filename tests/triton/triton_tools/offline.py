@@ -84,7 +84,7 @@ def compile_variant(variant: Variant, target: str) -> Any:
     sizes = dict(variant.sizes)
     step = schedule.Launch(variant.kernel, None, sizes)
     precision = targets.precision_of(nvidia, double)
-    constants = tables.constants_of(step, variant.dtype, precision)
+    constants = tables.constants_of(step, variant.dtype, precision, target)
     real = "*fp64" if double else "*fp32"
     types = {
         "pointers": "*i64",

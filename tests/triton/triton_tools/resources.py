@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from specgrad_kernels.backends.triton.tables import COARSE
 from specgrad_kernels.spec import BOUNDARIES, FilterSpec
 from triton_tools.lists import MODELS
 from triton_tools.offline import TARGETS, Resources, Variant, resources, variants
@@ -25,8 +26,6 @@ COLUMNS = (
     "spilled_bytes",
     "shared_bytes",
 )
-COARSE = ("solve", "middle")
-"""Kernels that see no gradient, and so no other dtypes than those that are computed with."""
 
 
 def model_variants() -> list[Variant]:
@@ -65,20 +64,15 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
 
 
 def needed() -> list[tuple[Variant, str]]:
-    """What the table lists: every kernel on sm_80, ``spread`` and ``interpolate`` in every dtype on
-    all targets; ``solve`` and ``middle``, which take longer to compile, in float32 on one of each
-    kind."""
-    targets = {"spread": tuple(TARGETS), "interpolate": tuple(TARGETS)}
-    targets |= dict.fromkeys(COARSE, ("sm_80", "sm_90", "sm_120", "gfx942"))
+    """What the table lists: every kernel on sm_80, and the band's on all targets; of those that see
+    no gradient, which take longer to compile, the float64 form on sm_80 alone."""
     return [
         (variant, target)
         for variant in model_variants()
         for target in TARGETS
         if target == "sm_80"
-        or (
-            target in targets.get(variant.kernel, ())
-            and (variant.kernel not in COARSE or variant.dtype is torch.float32)
-        )
+        or variant.kernel in ("spread", "interpolate")
+        or (variant.kernel in COARSE and variant.dtype is torch.float32)
     ]
 
 

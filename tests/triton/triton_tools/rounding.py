@@ -1,5 +1,7 @@
 """The band kernels in NumPy: every rounding of float32 where the compiled kernels round.
 
+Cells are added up and the grid is solved in float64, as on an A100, or in float32, as on GPUs that
+are slow at float64.
 Thousands of waves take seconds here and days in the interpreter of PTX. Which of two products is
 rounded before they are added is the compiler's choice; elsewhere the bits are the same.
 ``python triton_tools/rounding.py LENGTH COUNT`` prints the worst errors of a longer search.
@@ -22,16 +24,16 @@ Pair = tuple[Floats, Floats]
 """Real and imaginary part."""
 
 REAL = np.float32
-_HALF = REAL(0.7071067811865476)
+_HALF = 0.7071067811865476
 
 
 def fused(a: Floats, b: Floats, c: Floats) -> Floats:
-    """``a * b + c``, rounded once."""
-    return (np.float64(a) * b + c).astype(REAL)
+    """``a * b + c``, rounded once to the precision of ``a`` and ``c``."""
+    return (np.float64(a) * b + c).astype(np.result_type(a, c))
 
 
 def _turn(value: Pair, turns: Floats, sign: int) -> Pair:
-    (r, i), (c, s) = value, turns.astype(REAL)
+    (r, i), (c, s) = value, turns
     if sign == 1:
         return fused(r, c, -(i * s)), fused(r, s, i * c)
     return fused(r, c, i * s), fused(i, c, -(r * s))
@@ -66,7 +68,7 @@ def _dft8(x: list[Pair], sign: int, scales: list[Floats] | None) -> list[Pair]:
     pairs = {0: _both(low[0], high[0]), 2: side}
     for k, far in turned.items():
         pairs[k] = tuple(
-            tuple(fused(way * _HALF, y, x) for x, y in zip(low[k], far, strict=True))
+            tuple(fused(y, x.dtype.type(way * _HALF), x) for x, y in zip(low[k], far, strict=True))
             for way in (1, -1)
         )
     return [pairs[k][half] for half in (0, 1) for k in range(4)]
@@ -83,7 +85,9 @@ def _steps(length: int) -> tuple[int, int]:
 
 def _roots(length: int) -> Floats:
     radix, rest = _steps(length)
-    return numbers.cosine_and_sine(np.outer(np.arange(radix), np.arange(rest)) / length)
+    return numbers.cosine_and_sine(np.outer(np.arange(radix), np.arange(rest)) / length).astype(
+        REAL
+    )
 
 
 def forward(x: Pair, length: int) -> Pair:
@@ -119,6 +123,7 @@ class Rounded:
 
     d: int
     spec: FilterSpec = field(default_factory=FilterSpec)
+    solved_in: type = np.float64
 
     @cached_property
     def removed(self) -> Floats:
@@ -127,12 +132,16 @@ class Rounded:
 
     @cached_property
     def grid(self) -> Grid:
-        """Three launches: lines that are not split."""
+        """As it is planned in float32."""
         grid = plan_grid(self.d, len(self.removed), double=False)
         assert grid is not None
         assert grid.window is not None
-        assert grid.log_middle == 0
         return grid
+
+    @property
+    def promise(self) -> float:
+        """The error that a plan names."""
+        return self.grid.error(self.solved_in is np.float64)
 
     @cached_property
     def window(self) -> Floats:
@@ -152,34 +161,88 @@ class Rounded:
             for tap in (step - place for step in steps if 0 <= step - place < width):
                 own = (slice(None), slice(place, None, 4))
                 total[own] = fused(self.window[tap], near[tap][own], total[own])
+        total = total.astype(self.solved_in)
         while total.shape[2] > 1:
             total = total[:, :, ::2] + total[:, :, 1::2]
-        return total[:, :, 0]
+        return total[:, :, 0].astype(REAL)
 
     def solve(self, y: Floats) -> Floats:
-        """``solve.solve``: the lines, ``[signals, columns, rows]``."""
+        """``solve.solve``: what comes back, ``[signals, columns, rest]``."""
         grid = self.grid
         gains = numbers.gains(grid, self.removed)
+        y = y.astype(self.solved_in)
         if grid.circulant:
-            return self._circulant(y, numbers.circulant(grid, gains).astype(REAL))[:, None]
-        rows, bins = 1 << grid.log_rows, grid.columns // 2 + 1
-        y = y.reshape(len(y), grid.columns, rows)
-        waves = numbers.columns_forward(grid.columns).astype(REAL)[:, :, :, None]
-        line = (y[:, 0, None] * waves[0, 0], np.zeros((len(y), bins, rows), REAL))
-        for column in range(1, grid.columns):
+            kernel = numbers.circulant(grid, gains).astype(REAL)
+            return self._circulant(y, kernel)[:, None].astype(REAL)
+        line = self._columns(y.reshape(len(y), grid.columns, -1))
+        middle, rows = 1 << grid.log_middle, 1 << grid.log_rows
+        line = tuple(part.reshape(*part.shape[:2], middle, rows) for part in line)
+        bins = np.arange(grid.columns // 2 + 1)[:, None]
+        at = (bins + grid.columns * np.arange(middle))[..., None]
+        at = at + grid.columns * middle * np.arange(rows)
+        scale = gains[np.minimum(at, grid.cells - at)] / numbers.power_share(grid.columns)
+        line = forward(self._before_lines(line), rows)
+        line = self._after_lines(backward(line, scale.astype(REAL), rows))
+        real, imaginary = (part.reshape(*part.shape[:2], -1).astype(REAL) for part in line)
+        return np.concatenate([real, imaginary[:, 1 : (grid.columns + 1) // 2]], axis=1)
+
+    def _columns(self, y: Floats) -> Pair:
+        waves = numbers.columns_forward(self.grid.columns).astype(REAL)[:, :, :, None]
+        line = (y[:, 0, None] * waves[0, 0], np.zeros_like(y[:, : waves.shape[2]]))
+        for column in range(1, self.grid.columns):
             value = (y[:, column] - y[:, 0])[:, None]
             line = tuple(fused(value, w[column], part) for w, part in zip(waves, line, strict=True))
-        turns = numbers.cosine_and_sine(np.outer(np.arange(bins), np.arange(rows)) / grid.cells)
-        line = forward(_turn(line, turns, 1), rows)
-        at = np.arange(bins)[:, None] + grid.columns * np.arange(rows)
-        scale = gains[np.minimum(at, grid.cells - at)] / numbers.power_share(grid.columns)
-        line = backward(line, scale.astype(REAL), rows)
-        real, imaginary = _turn(line, turns, -1)
-        return np.concatenate([real, imaginary[:, 1 : (grid.columns + 1) // 2]], axis=1)
+        return line
+
+    @cached_property
+    def _turns(self) -> list[Floats]:
+        """Between columns and rows, or around the middle: by points, by both, by places."""
+        grid = self.grid
+        middle, rows = 1 << grid.log_middle, 1 << grid.log_rows
+        bins = grid.columns // 2 + 1
+        if middle > 1:
+            table = numbers.middle_turns(grid).astype(REAL)
+            point, place, both = np.split(table, np.cumsum([2 * bins * middle, 2 * bins * rows]))
+            return [
+                point.reshape(2, bins, middle, 1),
+                both.reshape(2, 1, middle, rows),
+                place.reshape(2, bins, 1, rows),
+            ]
+        register = numbers.column_tables(grid.columns)[-16 * bins :].reshape(2, bins, 8, 1)
+        lane = np.outer(np.arange(bins), np.arange(rows // 8))[:, None] / grid.cells
+        lane = numbers.cosine_and_sine(lane).astype(REAL)
+        turns = _turn(tuple(register.astype(REAL).astype(self.solved_in)), lane, 1)
+        return [np.reshape(turns, (2, bins, 1, rows))]
+
+    def _before_lines(self, line: Pair) -> Pair:
+        line = _turn(line, self._turns[0], 1)
+        if len(self._turns) == 1:
+            return line
+        line = forward(tuple(np.swapaxes(part, 2, 3) for part in line), 1 << self.grid.log_middle)
+        line = tuple(np.swapaxes(part, 2, 3) for part in line)
+        for turns in self._turns[1:]:
+            line = _turn(line, turns, 1)
+        return self._stored(line)
+
+    def _after_lines(self, line: Pair) -> Pair:
+        if len(self._turns) > 1:
+            line = self._stored(line)
+            for turns in self._turns[1:]:
+                line = _turn(line, turns, -1)
+            points = 1 << self.grid.log_middle
+            line = tuple(np.swapaxes(part, 2, 3) for part in line)
+            line = tuple(
+                np.swapaxes(part, 2, 3) for part in backward(line, np.ones(points), points)
+            )
+        return _turn(line, self._turns[0], -1)
+
+    def _stored(self, line: Pair) -> Pair:
+        """As it is after a launch has stored it for the next."""
+        return tuple(part.astype(REAL).astype(self.solved_in) for part in line)
 
     def _circulant(self, y: Floats, kernel: Floats) -> Floats:
         cells = self.grid.cells
-        sums = np.zeros((4, len(y), cells), REAL)
+        sums = np.zeros((4, len(y), cells), self.solved_in)
         for n in range(cells):
             own = n % 4 if n < cells // 4 * 4 else 0
             row = kernel[cells - 1 - n : 2 * cells - 1 - n]
@@ -240,7 +303,8 @@ class Rounded:
 
 if __name__ == "__main__":
     length, wanted = map(int, sys.argv[1:])
-    rounded = Rounded(length)
-    print(f"{rounded.grid.describe()}: promised {rounded.grid.error:.1e}")
-    for kind, error in rounded.search(wanted).items():
-        print(f"{kind}: {error:.2e}")
+    for solved_in in (np.float64, np.float32):
+        rounded = Rounded(length, solved_in=solved_in)
+        print(f"{rounded.grid.describe()}, {solved_in.__name__}: promised {rounded.promise:.2e}")
+        for kind, error in rounded.search(wanted).items():
+            print(f"{kind}: {error:.2e}")

@@ -160,6 +160,8 @@ CONVERT: dict[tuple[str, ...], tuple[str, str, Callable]] = {
     ("rn", "f64", "s32"): ("f64", "s32", lambda a: a.astype(np.float64)),
     ("rzi", "s32", "f32"): ("s32", "f32", _to_integer),
     ("rna", "tf32", "f32"): ("b32", "f32", round_to_tf32),
+    ("f64", "f32"): ("f64", "f32", lambda a: a.astype(np.float64)),
+    ("rn", "f32", "f64"): ("f32", "f64", lambda a: a.astype(np.float32)),
     ("f32", "f16"): ("f32", "f16", lambda a: a.astype(np.float32)),
     ("f32", "bf16"): ("b32", "b16", lambda a: a.astype(np.uint32) << np.uint32(16)),
     ("rn", "bf16", "f32"): ("b16", "f32", bfloat16_bits),
