@@ -116,6 +116,8 @@ def second_gpu(monkeypatch: Any) -> Iterator[Pretended]:
     monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: pretended.current)
     monkeypatch.setattr(torch.cuda, "device", switched_to)
+    card = SimpleNamespace(name="A100", major=8, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
     torch.__future__.set_overwrite_module_params_on_conversion(True)

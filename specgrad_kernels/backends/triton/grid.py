@@ -113,7 +113,7 @@ class Grid:
         if solved_in_double and not self.double:
             # Sums over a window are rounded, the more the fewer of them make a cell, sums over
             # columns, and what launches hand on.
-            window = 1.75 / math.sqrt(min(max(self.hop, 2), 8))
+            window = 1.75 / math.sqrt(min(self.hop, 8)) if self.window else 0.9
             units = 0.285 + window + 0.14 * enlarged**2 + 0.04 * math.sqrt(self.columns)
         else:
             units = (1.5 + 0.5 * enlarged + 0.35 * math.sqrt(terms)) * (2 if self.double else 1)
