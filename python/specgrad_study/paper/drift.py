@@ -214,27 +214,37 @@ def _draw_bands(part: Part, archive: Archive, out: Path) -> list[Path]:
     return [path]
 
 
-def distance(results: Results, column: str) -> float | None:
-    """How far a column is from the paper's: the mean factor between its numbers and theirs."""
-    factors = [
-        abs(math.log(statistics.fmean(found.values.values()) / number.mean))
-        for place, number in paper_numbers("spectral-bias").items()
-        if place[1] == column and (found := results.get(place)) and found.values
-        if statistics.fmean(found.values.values()) > 0
-    ]
-    return math.exp(statistics.fmean(factors)) if factors else None
+def distances(results: Results) -> tuple[dict[str, float], int]:
+    """How far each source is from the paper: the mean factor between its numbers and theirs.
+
+    Compared are the numbers that all measured sources have; how many these are.
+    """
+    held: dict[str, dict[str, float]] = {}
+    for (row, column), number in paper_numbers("spectral-bias").items():
+        found = results.get((row, column))
+        mean = statistics.fmean(found.values.values()) if found and found.values else 0.0
+        if mean > 0:
+            held.setdefault(column, {})[row] = abs(math.log(mean / number.mean))
+    shared = set.intersection(*map(set, held.values())) if held else set()
+    far = {
+        column: math.exp(statistics.fmean(factors[row] for row in shared))
+        for column, factors in held.items()
+        if shared
+    }
+    return far, len(shared)
 
 
 def nearest(results: Results, archive: Archive) -> str:
     """Which source of the gradient comes nearest to the paper's numbers."""
-    far = {c: d for c in COLUMNS.values() if (d := distance(results, c)) is not None}
+    far, numbers = distances(results)
     if len(far) < 2:
         return ""
     best = min(far, key=lambda column: far[column])
     told = ", ".join(f"{column} {factor:.2f}" for column, factor in far.items())
     return (
         f"The paper does not say from which gradients its figure is made. Nearest to its numbers "
-        f"comes the source *{best}*; mean factor between ours and theirs: {told}."
+        f"comes the source *{best}*; mean factor between ours and theirs, over the {numbers} "
+        f"of its numbers that every source has: {told}."
     )
 
 

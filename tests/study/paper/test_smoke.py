@@ -15,7 +15,7 @@ from specgrad_fl.runs import RunDirectory
 from specgrad_study.paper import drift, timing
 from specgrad_study.paper.ablations import INNERMOST, OUTERMOST
 from specgrad_study.paper.archive import Archive
-from specgrad_study.paper.experiment import LEFT_OUT
+from specgrad_study.paper.experiment import LEFT_OUT, Measured
 from specgrad_study.paper.registry import EXPERIMENTS
 
 from specgrad_kernels import filter_grads_
@@ -183,9 +183,20 @@ def test_sources_of_the_gradient_differ_and_one_is_called_nearest(play):
     played = play("spectral-bias")
     shares = [played.value("alpha 0.1: first band, %", c) for c in drift.COLUMNS.values()]
     assert len(set(shares)) == 3
-    results = played.read()
-    far = {c: drift.distance(results, c) for c in drift.COLUMNS.values()}
+    far, numbers = drift.distances(played.read())
+    assert set(far) == set(drift.COLUMNS.values())
+    assert numbers == 8
     assert f"comes the source *{min(far, key=far.get)}*" in played.markdown
+
+
+def test_sources_are_compared_by_the_numbers_that_all_of_them_have():
+    """One that lacks the numbers that are far from the paper's is not nearer for that."""
+    share, energy = "alpha 0.1: first band, %", "energy of all bands, 0.1 / 100"
+    shares = {"full pass": 71.61, "one batch": 2 * 71.61}
+    results = {(share, column): Measured({0: value}) for column, value in shares.items()}
+    results[energy, "full pass"] = Measured({0: 100 * 2.55})
+    far, numbers = drift.distances(results)
+    assert (far, numbers) == (pytest.approx({"full pass": 1.0, "one batch": 2.0}), 1)
 
 
 def layered(seed: int) -> torch.Tensor:
