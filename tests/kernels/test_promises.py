@@ -98,7 +98,7 @@ def test_averages_may_lengthen_a_gradient(backend, method, width, boundary, dtyp
                 waves(d, np.arange(0, d // 2 + 1, max(1, d // 30))).astype(np.float64)
             ),
             # impulses: at the ends they count most
-            torch.eye(d, dtype=torch.float64)[[*range(d)][:6] + [*range(d)][-6:]],
+            torch.eye(d, dtype=torch.float64)[[*range(d)[:6], d // 2, *range(d)[-6:]]],
             torch.randn(5, d, dtype=torch.float64),
             torch.tensor([1.0390625, -0.466796875], dtype=torch.float64).repeat(d)[None, :d],
         ]

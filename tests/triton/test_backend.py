@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from specgrad_kernels import FilterPlan, FilterSpec, backends, filter_grads_
+from specgrad_kernels import FilterPlan, FilterSpec, backends, design, filter_grads_
 from specgrad_kernels.backends import BACKENDS, triton
 from specgrad_kernels.backends.triton import numbers, signals, targets
 from specgrad_kernels.backends.triton.grid import LINE_LOGS, WIDE_LINE, plan_grid
@@ -175,6 +175,18 @@ def test_cards_slow_at_float64_promise_less(monkeypatch, properties, name):
     assert targets.architecture_of(torch.device("cuda", len(cards) - 1)) == name
     bound = triton.explain(FilterSpec(), 36864, 0, torch.float32)[1]
     assert (bound <= 2e-7) is (name != "sm_86")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_types_promise_what_float32_grids_keep(dtype):
+    """Their grids are solved in float32 on every card, so the bound for float64 is not theirs."""
+    spec = FilterSpec()
+    removed = spec.cutoff(36864)
+    grid = plan_grid(36864, removed, False)
+    stored = design.stored_rounding(dtype, 1.0)
+    bound = triton.explain(spec, 36864, 0, dtype)[1]
+    assert bound - stored == pytest.approx(grid.error(False), rel=1e-3)
+    assert grid.error(False) > 1.5 * grid.error(True)
 
 
 def test_detrend_is_named_with_its_radius():

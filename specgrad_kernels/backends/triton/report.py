@@ -40,7 +40,7 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
         removed = schedule.removed_by(wanted)
         grid = plan_grid(d, len(removed), double)
         assert grid is not None
-        name, bound = grid.describe(), grid.error(targets.all_fast_at_double())
+        name, bound = grid.describe(), grid.error(targets.all_solve_finer(dtype))
         bound *= design.largest_factor(removed)
     return name, bound + design.stored_rounding(dtype, wanted.norm), workspace
 

@@ -53,9 +53,8 @@ def constants_of(
     launch: schedule.Launch, dtype: torch.dtype, precision: str, architecture: str
 ) -> dict[str, Any]:
     """Every compile-time argument of a launch."""
-    finer = dtype is torch.float32 and architecture in targets.FAST_AT_DOUBLE
     real = tl.float64 if is_double(dtype) else tl.float32
-    finest = tl.float64 if finer else real
+    finest = tl.float64 if targets.solves_finer(dtype, architecture) else real
     common = {
         "ELEMENT": ELEMENTS[dtype],
         "REAL": finest if launch.kernel in COARSE else real,

@@ -86,8 +86,13 @@ def architecture_of(device: torch.device) -> str:
     return str(properties.gcnArchName).split(":")[0]
 
 
-def all_fast_at_double() -> bool:
-    """Whether every GPU here solves its grids in float64; without one, what an A100 would do."""
+def solves_finer(dtype: torch.dtype, architecture: str) -> bool:
+    """Whether grids of such gradients are solved in float64, which is finer than what they hold."""
+    return dtype is torch.float32 and architecture in FAST_AT_DOUBLE
+
+
+def all_solve_finer(dtype: torch.dtype) -> bool:
+    """Whether every GPU here does, or without one what stands in for it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    found = (architecture_of(torch.device("cuda", index)) for index in range(count))
-    return all(name in FAST_AT_DOUBLE for name in found)
+    devices = [torch.device("cuda", index) for index in range(count)] or [torch.device("cpu")]
+    return all(solves_finer(dtype, architecture_of(device)) for device in devices)
