@@ -2,10 +2,11 @@
 # Runs the tests as other machines would. What this machine cannot do is skipped with a sentence.
 #
 #     tests/elsewhere.sh                                    every variant, the whole suite
-#     tests/elsewhere.sh isa user -- tests/kernels -x       some variants, a part of the suite
+#     tests/elsewhere.sh avx2 user -- tests/kernels -x      some variants, a part of the suite
+#     tests/elsewhere.sh portable+user+space+bare           one run that is all of these at once
 #
-# isa        each instruction set of the native kernels that this processor runs
-# old-cpu    torch and oneDNN without AVX
+# portable, avx2, avx512   an instruction set of the native kernels
+# old-cpu    torch and oneDNN without AVX, and the portable kernels
 # one-core   a single core
 # busy       beside two processes that never rest
 # user       as somebody who is not root, in a folder of his own
@@ -16,102 +17,69 @@ tree=$(cd "$(dirname "$0")/.." && pwd)
 python=$tree/.venv/bin/python
 [ -x "$python" ] || { echo "there is no .venv in $tree; run make all first"; exit 2; }
 
-variants=()
-while [ $# -gt 0 ] && [ "$1" != -- ]; do variants+=("$1"); shift; done
+runs=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do runs+=("$1"); shift; done
 [ "${1:-}" = -- ] && shift
-[ ${#variants[@]} -gt 0 ] || variants=(isa old-cpu one-core busy user space bare)
+[ ${#runs[@]} -gt 0 ] ||
+    runs=(portable avx2 avx512 old-cpu one-core busy user space bare)
 tests=(-q -p no:cacheprovider --numprocesses 2 --dist worksteal "$@")
 
 work=$(mktemp -d)
 chmod 755 "$work"
 busy=()
-finish() {
-    for process in "${busy[@]}"; do kill "$process" 2>/dev/null; done
-    rm -rf "$work"
+rest() {
+    for process in ${busy[@]+"${busy[@]}"}; do kill "$process" 2> /dev/null; done
+    busy=()
 }
-trap finish EXIT
-results=()
+trap 'rest; rm -rf "$work"' EXIT
 
-# try NAME COMMAND...: one line of result for each
-try() {
-    local name=$1 log
-    shift
-    echo "== $name"
-    log=$work/log.txt
-    "$@" 2>&1 | tee "$log" | tail -n 40
-    results+=("$name: exit code ${PIPESTATUS[0]}, $(tail -n 1 "$log")")
-}
-skip() {
-    echo "== $1: skipped, $2"
-    results+=("$1: skipped, $2")
-}
-here() { (cd "$tree" && OMP_NUM_THREADS=1 "$@"); }
-
-# The tree as it is, with what was built, without what git ignores otherwise.
-copy_to() {
-    mkdir -p "$1"
-    { git -C "$tree" ls-files -z --cached --others --exclude-standard
-      cd "$tree" && find specgrad_kernels -name '*.so' -print0; } |
-        tar -C "$tree" --null --ignore-failed-read -T - -c | tar -C "$1" -x
-}
-in_copy() {
-    local folder=$1
-    shift
-    (cd "$folder" && env OMP_NUM_THREADS=1 PYTHONPATH="$folder:$folder/python" \
-        PATH="$tree/.venv/bin:$PATH" "$@")
+# A variant changes these, or says in $reason why this machine cannot run it.
+fresh() {
+    folder=$tree                  # where the tests are run
+    owner=()                      # whom a copy of the tree belongs to
+    settings=(OMP_NUM_THREADS=1)  # of the environment, after those that are kept
+    network=() cores=() become=() # commands that start the next one, each in its place
+    reason=
 }
 
-isa() {
+instructions() {
     local sets
-    sets=$(here env -u SPECGRAD_ISA "$python" -c "from specgrad_kernels.backends import cpp
-print(*(name for name, runs in cpp.cpu.features().items() if runs))")
-    [ -n "$sets" ] || { skip isa "the native library is not built"; return; }
-    for set in $sets; do try "isa $set" here env SPECGRAD_ISA="$set" "$python" -m pytest "${tests[@]}"; done
-    for set in portable avx2 avx512; do
-        [[ " $sets " == *" $set "* ]] || skip "isa $set" "this processor does not run it"
-    done
+    sets=$(env -u SPECGRAD_ISA PYTHONPATH="$tree" "$python" -c "from specgrad_kernels.backends import cpp
+print(*(name for name, runs in cpp.cpu.features().items() if runs))") ||
+        { reason="the native library is not built"; return; }
+    [[ " $sets " == *" $1 "* ]] || reason="this processor does not run $1"
+    settings+=(SPECGRAD_ISA="$1")
 }
+portable() { instructions portable; }
+avx2() { instructions avx2; }
+avx512() { instructions avx512; }
 old-cpu() {
-    try old-cpu here env ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 SPECGRAD_ISA=portable \
-        "$python" -m pytest "${tests[@]}"
+    settings+=(ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 SPECGRAD_ISA=portable)
 }
 one-core() {
-    command -v taskset > /dev/null || { skip one-core "there is no taskset"; return; }
-    local core
-    core=$(taskset -pc $$ | sed 's/.*: //; s/[,-].*//')
-    try one-core here taskset -c "$core" "$python" -m pytest "${tests[@]}"
+    command -v taskset > /dev/null || { reason="there is no taskset"; return; }
+    cores=(taskset -c "$(taskset -pc $$ | sed 's/.*: //; s/[,-].*//')")
 }
 busy() {
     for _ in 1 2; do
         while :; do :; done &
         busy+=($!)
     done
-    try busy here "$python" -m pytest "${tests[@]}"
-    kill "${busy[@]}"
-    busy=()
 }
 user() {
-    local become=()
-    if [ "$(id -u)" = 0 ]; then
-        # may read everything, so that an interpreter in root's home can be used, and write nothing
-        become=(setpriv --reuid=65534 --regid=65534 --clear-groups
-            --inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search
-            --bounding-set=-all,+dac_read_search)
-        "${become[@]}" "$python" -c "" 2> /dev/null ||
-            { skip user "setpriv cannot start $python as another user"; return; }
-    fi
-    copy_to "$work/user/tree"
-    mkdir -p "$work/user/home"
-    [ "$(id -u)" = 0 ] && chown -R 65534:65534 "$work/user"
-    try user in_copy "$work/user/tree" env HOME="$work/user/home" USER=somebody \
-        ${become[@]+"${become[@]}"} "$python" -m pytest --basetemp="$work/user/temp" "${tests[@]}"
+    [ "$folder" = "$tree" ] && folder=$work/user/tree
+    settings+=(HOME="$work/home" USER=somebody)
+    mkdir -p "$work/home"
+    [ "$(id -u)" = 0 ] || return
+    # may read everything, so that an interpreter in root's home can be used, and write nothing
+    become=(setpriv --reuid=65534 --regid=65534 --clear-groups
+        --inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search
+        --bounding-set=-all,+dac_read_search)
+    "${become[@]}" "$python" -c "" 2> /dev/null ||
+        { reason="setpriv cannot start $python as another user"; return; }
+    owner=(65534:65534)
 }
-space() {
-    copy_to "$work/a folder/of mine"
-    mkdir -p "$work/a folder/temp"
-    try space in_copy "$work/a folder/of mine" env TMPDIR="$work/a folder/temp" \
-        "$python" -m pytest --basetemp="$work/a folder/base" "${tests[@]}"
-}
+space() { folder="$work/a folder/of mine"; }
 bare() {
     local alone=(unshare --net)
     [ "$(id -u)" = 0 ] || alone=(unshare --map-root-user --net)
@@ -119,17 +87,49 @@ bare() {
 with socket.socket() as s:
     fcntl.ioctl(s, 0x8914, struct.pack('16sH14x', b'lo', 0x41))  # SIOCSIFFLAGS: up, running
 os.execvp(sys.argv[1], sys.argv[1:])"
-    "${alone[@]}" "$python" -c "$loopback" true 2> /dev/null ||
-        { skip bare "this user may not make a network of its own (unshare --net)"; return; }
-    try bare here env -i HOME="$HOME" PATH="$PATH" LANG=C OMP_NUM_THREADS=1 \
-        "${alone[@]}" "$python" -c "$loopback" "$python" -m pytest "${tests[@]}"
+    network=("${alone[@]}" "$python" -c "$loopback")
+    "${network[@]}" true 2> /dev/null ||
+        reason="this user may not make a network of its own (unshare --net)"
+    settings=(-i HOME="$HOME" PATH="$PATH" LANG=C "${settings[@]}")
 }
 
-for variant in "${variants[@]}"; do
-    case $variant in
-        isa | old-cpu | one-core | busy | user | space | bare) $variant ;;
-        *) echo "there is no variant $variant; see the top of $0"; exit 2 ;;
-    esac
+# The tree as it is, with what was built, without what git ignores otherwise.
+copy() {
+    mkdir -p "$folder" "$folder.temp"
+    { git -C "$tree" ls-files -z --cached --others --exclude-standard
+      cd "$tree" && find specgrad_kernels -name '*.so' -print0; } |
+        tar -C "$tree" --null --ignore-failed-read -T - -c | tar -C "$folder" -x
+    [ ${#owner[@]} -gt 0 ] && chown -R "${owner[0]}" "$folder" "$folder.temp" "$work/home"
+    settings+=(PYTHONPATH="$folder:$folder/python" PATH="$tree/.venv/bin:$PATH"
+        TMPDIR="$folder.temp")
+}
+
+results=()
+for run in "${runs[@]}"; do
+    fresh
+    # `bare` empties the environment, so it comes first
+    variants=" ${run//+/ } "
+    [[ $variants == *" bare "* ]] && variants="bare ${variants/ bare / }"
+    for variant in $variants; do
+        case $variant in
+            portable | avx2 | avx512 | old-cpu | one-core | busy | user | space | bare) $variant ;;
+            *) echo "there is no variant $variant; see the top of $0"; exit 2 ;;
+        esac
+    done
+    if [ -n "$reason" ]; then
+        rest
+        echo "== $run: skipped, $reason"
+        results+=("$run: skipped, $reason")
+        continue
+    fi
+    echo "== $run"
+    [ "$folder" = "$tree" ] || copy
+    (cd "$folder" && env "${settings[@]}" ${network[@]+"${network[@]}"} ${cores[@]+"${cores[@]}"} \
+        ${become[@]+"${become[@]}"} "$python" -m pytest "${tests[@]}") 2>&1 |
+        tee "$work/log.txt" | tail -n 40
+    results+=("$run: exit code ${PIPESTATUS[0]}, $(tail -n 1 "$work/log.txt")")
+    rest
+    [ "$folder" = "$tree" ] || rm -rf "$folder" "$folder.temp"
 done
 echo "== results"
 printf '%s\n' "${results[@]}"
