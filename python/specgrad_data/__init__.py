@@ -27,16 +27,16 @@ __all__ = ["DataError", "DataWarning", "Dataset", "Entry", "catalog", "default_r
 # module and function, which are imported when they are first needed, as torch is
 LOADERS: dict[str, str] = {
     "digits": "digits.load",
-    "cifar10": "cifar.load_cifar10",
-    "cifar100": "cifar.load_cifar100",
+    "cifar10": "cifar.load",
+    "cifar100": "cifar.load",
     "tiny_imagenet": "tiny_imagenet.load",
     "femnist": "femnist.load",
     "mnist_by_writer": "mnist.load_mnist_by_writer",
     "bloodmnist": "mnist.load_bloodmnist",
     "yahoo_answers": "yahoo_answers.load",
     "fashion_mnist": "mnist.load_fashion_mnist",
-    "cifar10_c": "cifar_c.load_cifar10_c",
-    "cifar100_c": "cifar_c.load_cifar100_c",
+    "cifar10_c": "cifar_c.load",
+    "cifar100_c": "cifar_c.load",
 }
 OWN_LOADERS: dict[str, str] = {
     "npz": "own.load_npz",

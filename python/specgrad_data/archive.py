@@ -9,13 +9,16 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from specgrad_data.errors import DataError
 
 # twice the largest data set that is known here
 LARGEST = 8 * 2**30
+# name, whether it is a plain file or directory, size, and what extracts it into a folder
+Member = tuple[str, bool, int, Callable[[Path], object]]
 
 
 def unpack(archive: Path, folder: Path, largest: int = LARGEST) -> None:
@@ -28,19 +31,49 @@ def unpack(archive: Path, folder: Path, largest: int = LARGEST) -> None:
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=folder) as scratch:
         fresh = Path(scratch) / "new"
         fresh.mkdir()
+        total = 0
         try:
-            if zipfile.is_zipfile(archive):
-                _unpack_zip(archive, fresh, largest)
-            else:
-                _unpack_tar(archive, fresh, largest)
-        except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError,
-                NotImplementedError) as error:  # fmt: skip
+            for name, plain, size, extract in _members(archive):
+                total += size
+                reason = _reason_to_refuse(name, plain, total, largest)
+                if reason:
+                    raise DataError(
+                        f"{archive} {reason}; do not use this file, and fetch the official one"
+                    )
+                extract(fresh)
+        except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
             raise DataError(
                 f"{archive} is damaged or not a tar or zip file ({error}); delete it and fetch it "
                 "again"
             ) from error
         for item in sorted(fresh.iterdir()):
             _move_into_place(item, folder / item.name, Path(scratch) / "old")
+
+
+def _members(archive: Path) -> Iterator[Member]:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as package:
+            for entry in package.infolist():
+                kind = stat.S_IFMT(entry.external_attr >> 16)
+                plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
+                yield entry.filename, plain, entry.file_size, partial(package.extract, entry)
+    else:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                plain = member.isreg() or member.isdir()
+                yield member.name, plain, member.size, partial(tar.extract, member, filter="data")
+
+
+def _reason_to_refuse(name: str, plain: bool, total: int, largest: int) -> str:
+    """Absolute names, names with ``..``, Windows' drives and separators, links, bombs."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or any(sign in name for sign in "\\:\0"):
+        return f"wants to write to {name!r}, outside its folder"
+    if not plain:
+        return f"holds {name!r}, a link or device rather than a file"
+    if total > largest:
+        return f"unpacks to more than {largest} bytes, larger than any known data set"
+    return ""
 
 
 def _move_into_place(item: Path, target: Path, aside: Path) -> None:
@@ -51,66 +84,3 @@ def _move_into_place(item: Path, target: Path, aside: Path) -> None:
         shutil.rmtree(aside)
     else:
         os.replace(item, target)
-
-
-def _check_name(name: str, archive: Path) -> None:
-    """Refuse absolute names, names with ``..`` and Windows' drives and separators."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
-        raise DataError(
-            f"{archive} wants to write to {name!r}, outside its folder; do not use this file, and "
-            "fetch the official one"
-        )
-
-
-def _check_kind(plain: bool, name: str, archive: Path) -> None:
-    if not plain:
-        raise DataError(
-            f"{archive} holds {name!r}, a link or device rather than a file; do not use this "
-            "archive, and fetch the official one"
-        )
-
-
-class _Allowance:
-    """Bytes that may still be written."""
-
-    def __init__(self, archive: Path, largest: int) -> None:
-        self._archive = archive
-        self._largest = largest
-        self._used = 0
-
-    def use(self, size: int) -> None:
-        self._used += size
-        if self._used > self._largest:
-            raise DataError(
-                f"{self._archive} unpacks to more than {self._largest} bytes, larger than any "
-                "known data set; do not use this file, and fetch the official one"
-            )
-
-
-def _checked_members(
-    tar: tarfile.TarFile, archive: Path, largest: int
-) -> Iterator[tarfile.TarInfo]:
-    allowance = _Allowance(archive, largest)
-    for member in tar:
-        _check_name(member.name, archive)
-        _check_kind(member.isreg() or member.isdir(), member.name, archive)
-        allowance.use(member.size)
-        yield member
-
-
-def _unpack_tar(archive: Path, folder: Path, largest: int) -> None:
-    with tarfile.open(archive) as tar:
-        for member in _checked_members(tar, archive, largest):
-            tar.extract(member, folder, filter="data")
-
-
-def _unpack_zip(archive: Path, folder: Path, largest: int) -> None:
-    allowance = _Allowance(archive, largest)
-    with zipfile.ZipFile(archive) as package:
-        for member in package.infolist():
-            _check_name(member.filename, archive)
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            _check_kind(kind in (0, stat.S_IFREG, stat.S_IFDIR), member.filename, archive)
-            allowance.use(member.file_size)
-            package.extract(member, folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import torch
 from torch import Tensor
 
 from specgrad_data import parquet
-from specgrad_data.cache import cached
-from specgrad_data.dataset import Dataset, Split, build, channel_statistics
+from specgrad_data.dataset import Array, Dataset, Split, Statistics, build, channel_statistics
 from specgrad_data.errors import DataError, DataWarning
-from specgrad_data.files import missing
-from specgrad_data.images import list_images, read_listings
+from specgrad_data.files import missing, required
+from specgrad_data.images import list_images, read_files
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
@@ -36,7 +34,7 @@ class Family:
     records: int
     label_bytes: int
     label_column: tuple[str, ...]
-    normalise: tuple[tuple[float, ...], tuple[float, ...]]
+    normalise: Statistics
     official_std: tuple[float, ...]
     train_size: int = 50_000
     test_size: int = 10_000
@@ -68,14 +66,37 @@ CIFAR100 = Family(
 )
 
 
-def load_cifar10(folder: Path, size: int = 32) -> Dataset:
-    """50,000 training and 10,000 test images of 10 classes; ``size`` 16 or 8 shrinks them."""
-    return shrunk(_load(folder, CIFAR10), size)
+def load(folder: Path, size: int = 32) -> Dataset:
+    """50,000 training and 10,000 test images; CIFAR-100 has the fine labels.
 
-
-def load_cifar100(folder: Path, size: int = 32) -> Dataset:
-    """50,000 training and 10,000 test images of 100 classes (the fine labels)."""
-    return shrunk(_load(folder, CIFAR100), size)
+    folder: named like the data set, which is one of the two
+    size: 16 or 8 shrinks the images
+    """
+    family = CIFAR10 if folder.name == "cifar10" else CIFAR100
+    train, test = _read(folder, family)
+    dataset = build(
+        family.name,
+        train,
+        test,
+        num_classes=family.num_classes,
+        shape=SHAPE,
+        normalise=family.normalise,
+        augment_pad=4,
+        flip=True,
+    )
+    for part, found, expected in (
+        ("training", len(train.x), family.train_size),
+        ("test", len(test.x), family.test_size),
+    ):
+        if found != expected:
+            warnings.warn(
+                f"{family.name} in {folder} has {found} {part} images instead of {expected}; "
+                "results do not compare with those on the whole set",
+                DataWarning,
+                stacklevel=3,
+            )
+    _warn_of_provenance(dataset, family)
+    return shrunk(dataset, size)
 
 
 def shrunk(dataset: Dataset, size: int) -> Dataset:
@@ -104,64 +125,27 @@ def _block_means(images: Tensor, block: int) -> Tensor:
     return ((total + block * block // 2) // (block * block)).to(torch.uint8)
 
 
-def _load(folder: Path, family: Family) -> Dataset:
-    train, test = _reader(folder, family)(folder, family)
-    dataset = build(
-        family.name,
-        train,
-        test,
-        num_classes=family.num_classes,
-        shape=SHAPE,
-        normalise=family.normalise,
-        augment_pad=4,
-        flip=True,
-    )
-    for part, found, expected in (
-        ("training", len(train.x), family.train_size),
-        ("test", len(test.x), family.test_size),
-    ):
-        if found != expected:
-            warnings.warn(
-                f"{family.name} in {folder} has {found} {part} images instead of {expected}; "
-                "results do not compare with those on the whole set",
-                DataWarning,
-                stacklevel=4,
-            )
-    warn_of_provenance(dataset, family)
-    return dataset
-
-
-def _reader(folder: Path, family: Family) -> Callable[[Path, Family], tuple[Split, Split]]:
-    if _binary_folder(folder, family).is_dir():
-        return _read_binary
+def _read(folder: Path, family: Family) -> tuple[Split, Split]:
+    """Both parts, from the first of the three forms that is there."""
+    # the official files, directly in the folder or unpacked as they come
+    where = folder if (folder / family.train[0]).is_file() else folder / family.folder
+    if where.is_dir():
+        batches = [_read_records(where / name, family, family.records) for name in family.train]
+        x, y = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+        return Split(x, y), Split(*_read_records(where / family.test, family, family.test_size))
     if parquet.find_parquet(folder, "train"):
-        return _read_parquet
+        return parquet.read_parts(
+            family.name, folder, ("img", "image"), family.label_column, "test"
+        )
     if (folder / "train").is_dir():
-        return _read_folders
+        return _read_folders(folder, family)
     raise missing(family.name, folder)
 
 
-def _binary_folder(folder: Path, family: Family) -> Path:
-    """Where the official files are: unpacked as they come, or directly in ``folder``."""
-    flat = (folder / family.train[0]).is_file()
-    return folder if flat else folder / family.folder
-
-
-def _read_binary(folder: Path, family: Family) -> tuple[Split, Split]:
-    where = _binary_folder(folder, family)
-    batches = [_read_records(where / name, family, family.records) for name in family.train]
-    train = Split(
-        np.concatenate([batch.x for batch in batches]),
-        np.concatenate([batch.y for batch in batches]),
-    )
-    return train, _read_records(where / family.test, family, family.test_size)
-
-
-def _read_records(path: Path, family: Family, records: int) -> Split:
-    if not path.is_file():
-        raise missing(family.name, path.parent, path.name)
+def _read_records(path: Path, family: Family, records: int) -> tuple[Array, Array]:
+    """Images and labels of an official file."""
+    size = required(family.name, path).stat().st_size
     length = family.label_bytes + PIXELS
-    size = path.stat().st_size
     if size != records * length:
         raise DataError(
             f"{path} has {size} bytes instead of {records * length}, so it was cut short or is "
@@ -169,23 +153,7 @@ def _read_records(path: Path, family: Family, records: int) -> Split:
         )
     table = np.fromfile(path, dtype=np.uint8).reshape(records, length)
     pixels = table[:, family.label_bytes :].reshape(records, *SHAPE)
-    return Split(pixels, table[:, family.label_bytes - 1])
-
-
-def _read_parquet(folder: Path, family: Family) -> tuple[Split, Split]:
-    train, test = (parquet.find_parquet(folder, split) for split in ("train", "test"))
-    if not test:
-        raise missing(family.name, folder, "test.parquet")
-
-    def decode() -> tuple[Split, Split]:
-        image = parquet.pick_column(train[0], "img", "image")
-        label = parquet.pick_column(train[0], *family.label_column)
-        return (
-            parquet.read_images(train, image, label, mode="RGB"),
-            parquet.read_images(test, image, label, mode="RGB"),
-        )
-
-    return cached(family.name, train + test, decode)
+    return pixels, table[:, family.label_bytes - 1]
 
 
 def _read_folders(folder: Path, family: Family) -> tuple[Split, Split]:
@@ -198,16 +166,15 @@ def _read_folders(folder: Path, family: Family) -> tuple[Split, Split]:
             f"{family.num_classes}; put one folder for each class there, and nothing else"
         )
     test, _ = list_images(folder / "test", classes)
-    return read_listings(family.name, train, test, mode="RGB")
+    return read_files(family.name, train, test, mode="RGB")
 
 
-def warn_of_provenance(dataset: Dataset, family: Family) -> None:
+def _warn_of_provenance(dataset: Dataset, family: Family) -> None:
     """Warn where the whole training set deviates as a copy that was compressed with loss does."""
     if len(dataset.train_x) != family.train_size:
         return
     _, found = channel_statistics(dataset.train_x)
-    distance = torch.tensor(found) - torch.tensor(family.official_std)
-    if distance.abs().max() > DEVIATION_TOLERANCE:
+    if np.abs(np.subtract(found, family.official_std)).max() > DEVIATION_TOLERANCE:
         shown, official = (
             ", ".join(f"{value:.4f}" for value in values) for values in (found, family.official_std)
         )
@@ -216,5 +183,5 @@ def warn_of_provenance(dataset: Dataset, family: Family) -> None:
             f"official ones have {official}: this copy was probably re-encoded with loss, so say "
             "so beside its results",
             DataWarning,
-            stacklevel=5,
+            stacklevel=4,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -40,8 +39,12 @@ def fetch(
         raise DataError(f"there is no data set {name!r}; {suggest(name, ENTRIES)}")
     entry = ENTRIES[name]
     folder = Path(root) / name
+    if entry.by_hand:
+        raise DataError(
+            f"{name} has no single official file; {entry.by_hand}, and put them in {folder}"
+        )
     if not entry.files:
-        raise DataError(_nothing_to_fetch(entry, folder))
+        raise DataError(f"{name} needs no download; it is {entry.what}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in entry.files:
@@ -53,14 +56,6 @@ def fetch(
             "folder"
         ) from error
     return folder
-
-
-def _nothing_to_fetch(entry: Entry, folder: Path) -> str:
-    if entry.by_hand:
-        return (
-            f"{entry.name} has no single official file; {entry.by_hand}, and put them in {folder}"
-        )
-    return f"{entry.name} needs no download; it is {entry.what}"
 
 
 def is_here(entry: Entry, root: Path) -> bool:
@@ -76,20 +71,18 @@ def is_here(entry: Entry, root: Path) -> bool:
 def is_complete(entry: Entry, root: Path) -> bool:
     """Whether there is nothing left to download."""
     folder = root / entry.name
-    loose = [file for file in entry.files if not is_archive(file.name)]
-    archives = len(loose) < len(entry.files)
-    return (
-        bool(entry.files)
-        and all(
-            (folder / file.name).is_file() and difference(folder / file.name, file) is None
-            for file in loose
-        )
-        and (not archives or (bool(entry.provides) and _is_unpacked(entry, folder)))
-    )
+
+    def is_there(file: RemoteFile) -> bool:
+        if is_archive(file.name):
+            return _is_unpacked(entry, folder)
+        return (folder / file.name).is_file() and difference(folder / file.name, file) is None
+
+    return bool(entry.files) and all(is_there(file) for file in entry.files)
 
 
 def _is_unpacked(entry: Entry, folder: Path) -> bool:
-    return all(
+    """Whether the files of an archive are there, in their sizes; it must be known to hold some."""
+    return bool(entry.provides) and all(
         (folder / file.path).is_file() and file.size in (None, (folder / file.path).stat().st_size)
         for file in entry.provides
     )
@@ -144,47 +137,42 @@ def checksum(path: Path, kind: str) -> str:
     return digest.hexdigest()
 
 
-def _address(file: RemoteFile, base_url: str | None) -> str:
+def _download(
+    file: RemoteFile, part: Path, progress: Progress | None, base_url: str | None
+) -> None:
+    """Bring ``part`` to its full length, taking up what is there already."""
     url = file.url
     if base_url is not None:
         url = base_url.rstrip("/") + "/" + urllib.parse.quote(file.name)
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"the address {url!r} is not http or https; choose another base_url")
-    return url
-
-
-def _download(
-    file: RemoteFile, part: Path, progress: Progress | None, base_url: str | None
-) -> None:
-    """Bring ``part`` to its full length, taking up what is there already."""
-    url = _address(file, base_url)
-    for attempt in range(1, ATTEMPTS + 1):
+    failure: Exception | None = None
+    for _ in range(ATTEMPTS):
         try:
             _continue(url, file, part, progress)
             return
-        except urllib.error.HTTPError as error:
-            if error.code < 500 or attempt == ATTEMPTS:
-                raise DataError(_unreachable(file, url, part, error)) from error
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError,
                 TimeoutError) as error:  # fmt: skip
-            if attempt == ATTEMPTS:
-                raise DataError(_unreachable(file, url, part, error)) from error
+            failure = error
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+                break
+    reason = getattr(failure, "reason", None) or failure
+    begun = _length(part)
+    remedy = f"check the network, or put {file.name} in {part.parent} by hand and run it again"
+    if begun:
+        remedy = f"run the command again to go on after {begun} bytes"
+    raise DataError(
+        f"{file.name} cannot be downloaded from {url} ({reason}); {remedy}"
+    ) from failure
 
 
-def _unreachable(file: RemoteFile, url: str, part: Path, error: Exception) -> str:
-    reason = getattr(error, "reason", None) or error
-    begun = part.stat().st_size if part.exists() else 0
-    remedy = (
-        f"run the command again to go on after {begun} bytes"
-        if begun
-        else f"check the network, or put {file.name} in {part.parent} by hand and run it again"
-    )
-    return f"{file.name} cannot be downloaded from {url} ({reason}); {remedy}"
+def _length(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
 
 
 def _continue(url: str, file: RemoteFile, part: Path, progress: Progress | None) -> None:
     """One connection: ask for what is missing, and append it."""
-    begun = part.stat().st_size if part.exists() else 0
+    begun = _length(part)
     if file.size is not None and begun > file.size:
         begun = 0
     if begun and begun == file.size:
@@ -202,39 +190,27 @@ def _continue(url: str, file: RemoteFile, part: Path, progress: Progress | None)
     with response:
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             begun = 0  # the server sends the whole file, whatever was asked
-        elif _first_byte(response) != begun:
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
             part.unlink(missing_ok=True)
             raise ConnectionError(f"{url} answered with another range than the one asked for")
-        total = _announced(response, begun) or file.size or 0
+        length = response.headers.get("Content-Length")
+        total = (begun + int(length) if length else 0) or file.size or 0
         if file.size is not None and total != file.size:
             raise DataError(
                 f"{url} offers {total} bytes instead of {file.size}, so it is not the official "
                 f"file; put {file.name} in {part.parent} by hand"
             )
-        done = _append(response, part, begun, total, progress)
+        with open(part, "r+b" if begun else "wb") as output:
+            output.seek(begun)
+            while block := _receive(response):
+                output.write(block)
+                if progress is not None:
+                    progress(output.tell(), total)
+            done = output.tell()
+            output.flush()
+            os.fsync(output.fileno())
     if total and done < total:
         raise ConnectionError(f"the connection ended after {done} of {total} bytes")
-
-
-def _append(
-    response: http.client.HTTPResponse,
-    part: Path,
-    begun: int,
-    total: int,
-    progress: Progress | None,
-) -> int:
-    """Write what is sent behind the first ``begun`` bytes; returns the length reached."""
-    done = begun
-    with open(part, "r+b" if begun else "wb") as output:
-        output.seek(begun)
-        while block := _receive(response):
-            output.write(block)
-            done += len(block)
-            if progress is not None:
-                progress(done, total)
-        output.flush()
-        os.fsync(output.fileno())
-    return done
 
 
 def _receive(response: http.client.HTTPResponse) -> bytes:
@@ -243,14 +219,3 @@ def _receive(response: http.client.HTTPResponse) -> bytes:
     except OSError as error:
         # told apart from a disk that is full
         raise ConnectionError(f"the connection broke: {error}") from error
-
-
-def _first_byte(response: http.client.HTTPResponse) -> int | None:
-    """The offset at which a partial answer begins."""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(?:\d+|\*)", response.headers.get("Content-Range", ""))
-    return int(found[1]) if found else None
-
-
-def _announced(response: http.client.HTTPResponse, begun: int) -> int | None:
-    length = response.headers.get("Content-Length")
-    return None if length is None else begun + int(length)

@@ -15,6 +15,8 @@ from specgrad_data.catalog import where_to_get
 from specgrad_data.errors import DataError
 
 Array = NDArray[np.generic]
+# how the arrays of training and test samples are called in npz files
+SAMPLES = ("x_train", "y_train", "x_test", "y_test")
 # np.load answers with one of these when a file is none of its kind: TypeError for a lone array,
 # RuntimeError for zip features that no npz file has
 NOT_NUMPY = (
@@ -34,6 +36,13 @@ def missing(name: str, folder: Path, file: str = "") -> DataError:
     what = f"{file} of {name}" if file else f"no file of {name}"
     verb = "is missing in" if file else "is in"
     return DataError(f"{what} {verb} {folder}; {where_to_get(name)}")
+
+
+def required(name: str, path: Path) -> Path:
+    """A file that the data set ``name`` cannot do without."""
+    if not path.is_file():
+        raise missing(name, path.parent, path.name)
+    return path
 
 
 def damaged(path: Path, reason: object) -> DataError:
@@ -96,19 +105,17 @@ def number(names: Array) -> NDArray[np.int64]:
     return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
+def find_idx(name: str, folder: Path, file: str) -> Path:
+    """``file`` of the data set ``name``, compressed (``.gz``) or not."""
+    plain = folder / file
+    return plain if plain.is_file() else required(name, folder / f"{file}.gz")
+
+
 TYPES: dict[int, np.dtype[np.generic]] = {0x08: np.dtype("u1"), 0x0C: np.dtype(">i4")}
 
 
-def find_idx(folder: Path, name: str, dataset: str) -> Path:
-    """``name`` in the folder, compressed (``.gz``) or not."""
-    for candidate in (folder / name, folder / (name + ".gz")):
-        if candidate.is_file():
-            return candidate
-    raise missing(dataset, folder, name + ".gz")
-
-
 def read_idx(path: Path, dimensions: int) -> Array:
-    """The array in an idx file, which must have this many dimensions."""
+    """The array in an idx file, compressed or not, which must have this many dimensions."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

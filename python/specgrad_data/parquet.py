@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from specgrad_data.dataset import Split
+from specgrad_data.cache import cached
+from specgrad_data.dataset import Array, Split
 from specgrad_data.errors import DataError, installing
-from specgrad_data.files import Array, damaged, number
+from specgrad_data.files import damaged, missing, number
 from specgrad_data.images import decode_images
 
 ROWS_AT_ONCE = 1024
@@ -33,6 +34,16 @@ def find_parquet(folder: Path, *splits: str) -> list[Path]:
     return []
 
 
+def find_parts(name: str, folder: Path, *test_splits: str) -> tuple[list[Path], list[Path]]:
+    """The training and the test files of a data set that has a name; both must be there."""
+    train, test = find_parquet(folder, "train"), find_parquet(folder, *test_splits)
+    if not train:
+        raise missing(name, folder)
+    if not test:
+        raise missing(name, folder, f"{test_splits[0]}.parquet")
+    return train, test
+
+
 def _open(path: Path) -> Any:
     try:
         import pyarrow  # type: ignore[import-untyped]
@@ -47,30 +58,16 @@ def _open(path: Path) -> Any:
         raise damaged(path, error) from error
 
 
-def column_names(path: Path) -> list[str]:
-    """Columns of a parquet file, whether or not they are nested."""
-    with _open(path) as file:
-        return list(file.schema_arrow.names)
-
-
 def pick_column(path: Path, *candidates: str) -> str:
-    """The first of these columns that the file has."""
-    present = column_names(path)
+    """The first of these columns that the file has, whether or not it is nested."""
+    with _open(path) as file:
+        present = file.schema_arrow.names
     for candidate in candidates:
         if candidate in present:
             return candidate
     raise DataError(
         f"{path} has the columns {', '.join(present)}; expected {' or '.join(candidates)}"
     )
-
-
-def count_rows(files: list[Path]) -> int:
-    """Rows of all files together."""
-    total = 0
-    for path in files:
-        with _open(path) as file:
-            total += file.metadata.num_rows
-    return total
 
 
 def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -109,6 +106,10 @@ def read_images(
     labels: list[Any] = []
     writers: list[Any] = []
     columns = [image, label] + ([writer] if writer else [])
+    count = 0
+    for path in files:
+        with _open(path) as file:
+            count += file.metadata.num_rows
 
     def encoded() -> Iterable[tuple[str, bytes]]:
         for name, (picture, *rest) in read_rows(files, columns):
@@ -122,13 +123,43 @@ def read_images(
             writers.extend(rest[1:])
             yield name, content
 
-    pixels = decode_images(encoded(), count_rows(files), mode=mode, size=size)
+    pixels = decode_images(encoded(), count, mode=mode, size=size)
     return Split(
-        pixels, as_labels(labels, files, label), number(np.array(writers)) if writer else None
+        pixels, _as_labels(labels, files, label), number(np.array(writers)) if writer else None
     )
 
 
-def as_labels(values: Sequence[object], files: list[Path], column: str) -> Array:
+def read_parts(
+    name: str,
+    folder: Path,
+    images: tuple[str, ...],
+    labels: tuple[str, ...],
+    *test_splits: str,
+) -> tuple[Split, Split]:
+    """The colour images of a data set that has a name, decoded once.
+
+    images, labels: what their columns may be called
+    """
+    train, test = find_parts(name, folder, *test_splits)
+
+    def decode() -> tuple[Split, Split]:
+        columns = pick_column(train[0], *images), pick_column(train[0], *labels)
+        return read_images(train, *columns, mode="RGB"), read_images(test, *columns, mode="RGB")
+
+    return cached(name, train + test, decode)
+
+
+def read_texts(files: list[Path], column: str, label: str) -> Split:
+    """Texts as Python strings in an array of objects."""
+    texts: list[str] = []
+    labels: list[object] = []
+    for name, (content, value) in read_rows(files, [column, label]):
+        texts.append(as_text(content, name))
+        labels.append(value)
+    return Split(np.array(texts, dtype=object), _as_labels(labels, files, label))
+
+
+def _as_labels(values: Sequence[object], files: list[Path], column: str) -> Array:
     """Python values of a label column as an integer array."""
     if not all(isinstance(value, int) and abs(value) < 2**63 for value in values):
         raise DataError(

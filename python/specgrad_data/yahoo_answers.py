@@ -10,7 +10,7 @@ from specgrad_data import parquet, text
 from specgrad_data.cache import cached
 from specgrad_data.dataset import Dataset, build
 from specgrad_data.errors import DataError
-from specgrad_data.files import damaged, missing
+from specgrad_data.files import damaged, required
 
 NAME = "yahoo_answers"
 NUM_CLASSES = 10
@@ -26,42 +26,27 @@ def load(
     max_length: words of each text that are kept
     """
     text.check_sizes(vocabulary, max_length)
-    sources, train, test = _find(folder)
+    unpacked = folder / "yahoo_answers_csv"
+    where = unpacked if (unpacked / "train.csv").is_file() else folder
+    if (where / "train.csv").is_file():
+        train, test = [where / "train.csv"], [required(NAME, where / "test.csv")]
+        read = _read_csv
+    else:
+        train, test = parquet.find_parts(NAME, folder, "test")
+        read = _read_parquet
     splits = cached(
         NAME,
-        sources,
-        lambda: text.encode_splits(train, test, vocabulary, max_length),
+        train + test,
+        lambda: text.encode_splits(lambda: read(train), lambda: read(test), vocabulary, max_length),
         vocabulary=vocabulary,
         max_length=max_length,
     )
     return build(NAME, *splits, num_classes=NUM_CLASSES, vocabulary=vocabulary)
 
 
-def _find(folder: Path) -> tuple[list[Path], text.Samples, text.Samples]:
-    """The files, and for each split what starts a pass over its samples."""
-    for place in (folder / "yahoo_answers_csv", folder):
-        if (place / "train.csv").is_file():
-            return _find_csv(place / "train.csv", place / "test.csv")
-    if parquet.find_parquet(folder, "train"):
-        return _find_parquet(folder)
-    raise missing(NAME, folder)
-
-
-def _find_csv(train: Path, test: Path) -> tuple[list[Path], text.Samples, text.Samples]:
-    if not test.is_file():
-        raise missing(NAME, test.parent, test.name)
-    return [train, test], lambda: _read_csv(train), lambda: _read_csv(test)
-
-
-def _find_parquet(folder: Path) -> tuple[list[Path], text.Samples, text.Samples]:
-    train, test = (parquet.find_parquet(folder, split) for split in ("train", "test"))
-    if not test:
-        raise missing(NAME, folder, "test.parquet")
-    return train + test, lambda: _read_parquet(train), lambda: _read_parquet(test)
-
-
-def _read_csv(path: Path) -> Iterator[tuple[str, int]]:
+def _read_csv(files: list[Path]) -> Iterator[tuple[str, int]]:
     """Texts and labels from 0; the file counts classes from 1."""
+    [path] = files
     try:
         with open(path, encoding="utf-8", newline="") as file:
             reader = csv.reader(file, strict=True)
