@@ -1,8 +1,9 @@
-"""CIFAR-10 and CIFAR-100: official binary files, hub parquet, or folders of images."""
+"""CIFAR-10 and CIFAR-100 in three forms, and CIFAR-C, their test images under corruptions."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from specgrad_data import parquet
-from specgrad_data.dataset import Array, Dataset, Split, Statistics, build, channel_statistics
+from specgrad_data.catalog import ENTRIES, EXTRA_CORRUPTIONS, STANDARD_CORRUPTIONS
+from specgrad_data.dataset import Dataset, Moments, Split, build, channel_statistics, shifted_splits
 from specgrad_data.errors import DataError, DataWarning
-from specgrad_data.files import missing, required
+from specgrad_data.fetch import checksum
+from specgrad_data.files import Array, map_npy, missing, required
 from specgrad_data.images import list_images, read_files
 
 SHAPE = (3, 32, 32)
@@ -34,7 +37,7 @@ class Family:
     records: int
     label_bytes: int
     label_column: tuple[str, ...]
-    normalise: Statistics
+    normalise: Moments
     official_std: tuple[float, ...]
     train_size: int = 50_000
     test_size: int = 10_000
@@ -73,9 +76,17 @@ def load(folder: Path, size: int = 32) -> Dataset:
     size: 16 or 8 shrinks the images
     """
     family = CIFAR10 if folder.name == "cifar10" else CIFAR100
-    train, test = _read(folder, family)
-    dataset = build(
-        family.name,
+    dataset = _build(family, family.name, *_read(folder, family))
+    for sentence in _doubts(dataset, family, folder):
+        warnings.warn(sentence, DataWarning, stacklevel=3)
+    return _shrunk(dataset, size)
+
+
+def _build(
+    family: Family, name: str, train: Split, test: Split, domain_names: tuple[str, ...] = ()
+) -> Dataset:
+    return build(
+        name,
         train,
         test,
         num_classes=family.num_classes,
@@ -83,23 +94,35 @@ def load(folder: Path, size: int = 32) -> Dataset:
         normalise=family.normalise,
         augment_pad=4,
         flip=True,
+        domain_names=domain_names,
     )
-    for part, found, expected in (
-        ("training", len(train.x), family.train_size),
-        ("test", len(test.x), family.test_size),
+
+
+def _doubts(dataset: Dataset, family: Family, folder: Path) -> Iterator[str]:
+    """Where a copy is not the whole set, or deviates as one that was compressed with loss does."""
+    name, std = family.name, family.official_std
+    for part, labels, expected in (
+        ("training", dataset.train_y, family.train_size),
+        ("test", dataset.test_y, family.test_size),
     ):
-        if found != expected:
-            warnings.warn(
-                f"{family.name} in {folder} has {found} {part} images instead of {expected}; "
-                "results do not compare with those on the whole set",
-                DataWarning,
-                stacklevel=3,
+        if len(labels) != expected:
+            yield (
+                f"{name} in {folder} has {len(labels)} {part} images instead of {expected}; "
+                "results do not compare with those on the whole set"
             )
-    _warn_of_provenance(dataset, family)
-    return shrunk(dataset, size)
+    if len(dataset.train_y) != family.train_size:
+        return
+    _, found = channel_statistics(dataset.train_x)
+    if np.abs(np.subtract(found, std)).max() > DEVIATION_TOLERANCE:
+        shown, official = (", ".join(f"{x:.4f}" for x in values) for values in (found, std))
+        yield (
+            f"the training images of {name} have standard deviations {shown} where the official "
+            f"ones have {official}: this copy was probably re-encoded with loss, so say so beside "
+            "its results"
+        )
 
 
-def shrunk(dataset: Dataset, size: int) -> Dataset:
+def _shrunk(dataset: Dataset, size: int) -> Dataset:
     """Images of ``size`` pixels a side, each the rounded mean of a square of the original.
 
     The cost of a convolution falls with the square: for experiments on a small machine.
@@ -169,19 +192,77 @@ def _read_folders(folder: Path, family: Family) -> tuple[Split, Split]:
     return read_files(family.name, train, test, mode="RGB")
 
 
-def _warn_of_provenance(dataset: Dataset, family: Family) -> None:
-    """Warn where the whole training set deviates as a copy that was compressed with loss does."""
-    if len(dataset.train_x) != family.train_size:
-        return
-    _, found = channel_statistics(dataset.train_x)
-    if np.abs(np.subtract(found, family.official_std)).max() > DEVIATION_TOLERANCE:
-        shown, official = (
-            ", ".join(f"{value:.4f}" for value in values) for values in (found, family.official_std)
-        )
+BASES = 10_000
+SEVERITIES = 5
+TEST_FRACTION = 0.2
+
+
+def load_corrupted(
+    folder: Path,
+    severity: int = 3,
+    corruptions: Sequence[str] | str = STANDARD_CORRUPTIONS,
+    seed: int = 0,
+) -> Dataset:
+    """8,000 base images for training and 2,000 for the test, under every corruption.
+
+    Only test images were corrupted, so the base images themselves are divided: those of the
+    training split never appear in the test split, under no corruption.
+
+    folder: named like the data set, which is one of the two
+    severity: 1 to 5
+    corruptions: which types, as a list or separated by commas; by default the 15 standard ones
+    seed: of the stratified division of the base images
+    """
+    name = folder.name
+    family = CIFAR10 if name == "cifar10_c" else CIFAR100
+    chosen = corruptions.split(",") if isinstance(corruptions, str) else corruptions
+    _check_request(severity, chosen)
+    official = ENTRIES[name].provides[-1]
+    unpacked = folder / Path(official.path).parent
+    where = unpacked if unpacked.is_dir() else folder
+    if not where.is_dir():
+        raise missing(name, folder)
+    path = required(name, where / "labels.npy")
+    expected = f"{SEVERITIES * BASES} whole numbers, {BASES} for each severity"
+    labels = _read_severity(path, severity, (), np.integer, expected)
+    if checksum(path, "md5") != official.md5:
         warnings.warn(
-            f"the training images of {family.name} have standard deviations {shown} where the "
-            f"official ones have {official}: this copy was probably re-encoded with loss, so say "
-            "so beside its results",
+            f"{path} is not the official file, so these corruptions were regenerated: call them "
+            "so beside results",
             DataWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
+    images = [_read_corruption(required(name, where / f"{kind}.npy"), severity) for kind in chosen]
+    train, test = shifted_splits(images, labels, TEST_FRACTION, seed)
+    return _build(family, name, train, test, tuple(chosen))
+
+
+def _check_request(severity: int, corruptions: Sequence[str]) -> None:
+    if severity not in range(1, SEVERITIES + 1):
+        raise DataError(f"severity is {severity}; choose 1 to {SEVERITIES}")
+    known = STANDARD_CORRUPTIONS + EXTRA_CORRUPTIONS
+    unknown = [name for name in corruptions if name not in known]
+    if unknown:
+        raise DataError(f"there is no corruption {unknown[0]!r}; choose from {', '.join(known)}")
+    if not corruptions or len(set(corruptions)) != len(corruptions):
+        raise DataError(
+            f"corruptions is {list(corruptions)}; name at least one type, and each type once"
+        )
+
+
+def _read_corruption(path: Path, severity: int) -> Array:
+    shape = (*SHAPE[1:], SHAPE[0])
+    expected = f"{(SEVERITIES * BASES, *shape)} of uint8"
+    return _read_severity(path, severity, shape, np.uint8, expected).transpose(0, 3, 1, 2)
+
+
+def _read_severity(
+    path: Path, severity: int, shape: tuple[int, ...], kind: type, expected: str
+) -> Array:
+    """The rows of one severity, whose pages are read when they are used."""
+    array = map_npy(path)
+    if array.shape != (SEVERITIES * BASES, *shape) or not np.issubdtype(array.dtype, kind):
+        raise DataError(
+            f"{path} has shape {array.shape} and dtype {array.dtype}; expected {expected}"
+        )
+    return array[(severity - 1) * BASES : severity * BASES]

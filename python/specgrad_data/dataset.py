@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgrad_data.errors import DataError
+from specgrad_data.files import Array
 
-Array = NDArray[np.generic]
 Places = NDArray[np.int64]
 # mean and standard deviation per channel, of pixels from 0 to 1
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class Split:
         return Split(**{name: array[places] for name, array in arrays.items()})
 
 
-def channel_statistics(images: Tensor) -> Statistics:
+def channel_statistics(images: Tensor) -> Moments:
     """Mean and standard deviation per channel of ``images / 255``, exact for ``uint8``.
 
     >>> channel_statistics(torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1))
@@ -107,43 +107,39 @@ def channel_statistics(images: Tensor) -> Statistics:
     return tuple(means), tuple(deviations)
 
 
-def _check_images(images: Array, where: str, like: tuple[int, ...]) -> None:
-    """Refuse what is not ``uint8 [N, C, H, W]`` with at least one image of the shape ``like``."""
-    if images.dtype != np.uint8:
+def _check(
+    split: Split, where: str, shape: tuple[int, ...], vocabulary: int, num_classes: int
+) -> None:
+    """Refuse samples that are not as :class:`Dataset` describes them, and labels out of range."""
+    x, y = split.x, split.y
+    if vocabulary:
+        if x.ndim != 2 or 0 in x.shape or x.dtype.kind not in "iu":
+            raise DataError(
+                f"{where} has shape {x.shape} and dtype {x.dtype}; token ids must be integers of "
+                "shape [N, L] with at least one row"
+            )
+        _check_range(x, f"token ids in {where}", vocabulary, "count the vocabulary again")
+    elif x.dtype != np.uint8:
         raise DataError(
-            f"{where} has dtype {images.dtype}; images must be uint8 with values 0 to 255, so "
-            "scale them and store them again"
+            f"{where} has dtype {x.dtype}; images must be uint8 with values 0 to 255, so scale "
+            "them and store them again"
         )
-    if images.ndim != 4 or 0 in images.shape:
+    elif x.ndim != 4 or 0 in x.shape:
         raise DataError(
-            f"{where} has shape {images.shape}; expected [N, C, H, W] with at least one image"
+            f"{where} has shape {x.shape}; expected [N, C, H, W] with at least one image"
         )
-    if images.shape[1:] != like:
+    elif x.shape[1:] != shape:
         raise DataError(
-            f"{where} holds images of shape {images.shape[1:]}, where {like} was expected; all "
-            "images of a data set must have the same shape"
+            f"{where} holds images of shape {x.shape[1:]}, where {shape} was expected; all images "
+            "of a data set must have the same shape"
         )
-
-
-def _check_tokens(tokens: Array, where: str, vocabulary: int) -> None:
-    """Refuse what is not ``[N, L]`` of integers in ``0 .. vocabulary - 1``."""
-    if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype.kind not in "iu":
+    if y.shape != (len(x),) or y.dtype.kind not in "iu":
         raise DataError(
-            f"{where} has shape {tokens.shape} and dtype {tokens.dtype}; token ids must be "
-            "integers of shape [N, L] with at least one row"
-        )
-    _check_range(tokens, f"token ids in {where}", vocabulary, "count the vocabulary again")
-
-
-def _check_labels(labels: Array, where: str, num_classes: int, samples: int) -> None:
-    """Refuse what is not one integer label in ``0 .. num_classes - 1`` for each sample."""
-    if labels.shape != (samples,) or labels.dtype.kind not in "iu":
-        raise DataError(
-            f"the label array of {where} has shape {labels.shape} and dtype {labels.dtype}; "
-            f"expected one integer label for each of the {samples} samples"
+            f"the label array of {where} has shape {y.shape} and dtype {y.dtype}; expected one "
+            f"integer label for each of the {len(x)} samples"
         )
     conclusion = "the file belongs to another data set or is damaged"
-    _check_range(labels, f"labels in {where}", num_classes, conclusion)
+    _check_range(y, f"labels in {where}", num_classes, conclusion)
 
 
 def _check_range(numbers: Array, what: str, end: int, conclusion: str) -> None:
@@ -178,7 +174,7 @@ def build(
     *,
     num_classes: int,
     shape: tuple[int, ...] | None = None,
-    normalise: Statistics | None = None,
+    normalise: Moments | None = None,
     augment_pad: int = 0,
     flip: bool = False,
     vocabulary: int = 0,
@@ -191,11 +187,7 @@ def build(
     """
     for part, split in (("train", train), ("test", test)):
         where = f"the {part} part of {name}"
-        if vocabulary:
-            _check_tokens(split.x, where, vocabulary)
-        else:
-            _check_images(split.x, where, shape or train.x.shape[1:])
-        _check_labels(split.y, where, num_classes, len(split.x))
+        _check(split, where, shape or train.x.shape[1:], vocabulary, num_classes)
     if train.writers is not None and train.writers.shape != (len(train.x),):
         raise DataError(
             f"{name} names {len(train.writers)} writers for {len(train.x)} training samples; "
@@ -253,15 +245,18 @@ def stratified_split(labels: Array, test_fraction: float, seed: int) -> tuple[Pl
     return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
 
 
-def under_corruptions(images: Sequence[Array], labels: Array, places: Places) -> Split:
-    """The base images at these places; ``images`` are all of them under each corruption."""
+def shifted_splits(
+    images: Sequence[Array], labels: Array, test_fraction: float, seed: int
+) -> Iterator[Split]:
+    """The base images, divided, under every corruption; ``images`` are all of them under each."""
     kinds = len(images)
-    x = np.empty((kinds, len(places), *images[0].shape[1:]), np.uint8)
-    for filled, whole in zip(x, images, strict=True):
-        filled[:] = whole[places]
-    return Split(
-        x.reshape(-1, *x.shape[2:]),
-        np.tile(labels[places], kinds),
-        domains=np.repeat(np.arange(kinds), len(places)),
-        bases=np.tile(places, kinds),
-    )
+    for places in stratified_split(labels, test_fraction, seed):
+        x = np.empty((kinds, len(places), *images[0].shape[1:]), np.uint8)
+        for filled, whole in zip(x, images, strict=True):
+            filled[:] = whole[places]
+        yield Split(
+            x.reshape(-1, *x.shape[2:]),
+            np.tile(labels[places], kinds),
+            domains=np.repeat(np.arange(kinds), len(places)),
+            bases=np.tile(places, kinds),
+        )

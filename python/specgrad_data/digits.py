@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specgrad_data.dataset import Dataset, Split, build, stratified_split, under_corruptions
+from specgrad_data.dataset import Dataset, Split, build, shifted_splits, stratified_split
 from specgrad_data.errors import DataError, installing
 
 Array = NDArray[np.float64]
@@ -37,16 +37,16 @@ def load(folder: Path, corrupted: bool = False) -> Dataset:
         ) from error
     # grey levels are counts 0 .. 16
     images = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)[:, None]
-    whole = Split(images, table[:, -1])
-    parts = stratified_split(whole.y, TEST_FRACTION, SPLIT_SEED)
-    splits = [whole.take(places) for places in parts]
-    names: tuple[str, ...] = ()
-    if corrupted:
-        plain = images.astype(np.float64)
-        shifted = [np.rint(apply(plain).clip(0, 255)) for apply in CORRUPTIONS.values()]
-        splits = [under_corruptions(shifted, whole.y, places) for places in parts]
-        names = tuple(CORRUPTIONS)
-    return build("digits", *splits, num_classes=10, shape=(1, 8, 8), domain_names=names)
+    labels = table[:, -1]
+    if not corrupted:
+        parts = stratified_split(labels, TEST_FRACTION, SPLIT_SEED)
+        splits = [Split(images[places], labels[places]) for places in parts]
+        return build("digits", *splits, num_classes=10, shape=(1, 8, 8))
+    plain = images.astype(np.float64)
+    shifted = [np.rint(apply(plain).clip(0, 255)) for apply in CORRUPTIONS.values()]
+    train, test = shifted_splits(shifted, labels, TEST_FRACTION, SPLIT_SEED)
+    names = tuple(CORRUPTIONS)
+    return build("digits", train, test, num_classes=10, shape=(1, 8, 8), domain_names=names)
 
 
 def _noise(images: Array) -> Array:

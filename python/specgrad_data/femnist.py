@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from specgrad_data import parquet
 from specgrad_data.cache import cached
-from specgrad_data.dataset import Array, Dataset, Places, Split, build
+from specgrad_data.dataset import Dataset, Places, Split, build
 from specgrad_data.errors import DataError
-from specgrad_data.files import damaged, missing, number
+from specgrad_data.files import Array, damaged, missing, number
 
 NAME = "femnist"
 NUM_CLASSES = 62

@@ -60,12 +60,10 @@ def fetch(
 
 def is_here(entry: Entry, root: Path) -> bool:
     """Whether a data set can be read under ``root``, as far as its files tell."""
-    folder = root / entry.name
     if not (entry.files or entry.by_hand):
         return True
-    return folder.is_dir() and any(
-        not path.name.endswith(PART) for path in folder.rglob("*") if path.is_file()
-    )
+    found = (root / entry.name).rglob("*")
+    return any(path.is_file() and path.suffix != PART for path in found)
 
 
 def is_complete(entry: Entry, root: Path) -> bool:

@@ -6,6 +6,8 @@ import gzip
 import math
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +19,9 @@ from specgrad_data.errors import DataError
 Array = NDArray[np.generic]
 # how the arrays of training and test samples are called in npz files
 SAMPLES = ("x_train", "y_train", "x_test", "y_test")
-# np.load answers with one of these when a file is none of its kind: TypeError for a lone array,
+# np.load raises these too when a file is none of its kind: TypeError for a lone array,
 # RuntimeError for zip features that no npz file has
-NOT_NUMPY = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    RuntimeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+NOT_NUMPY = (TypeError, RuntimeError, MemoryError, zipfile.BadZipFile)
 
 
 def missing(name: str, folder: Path, file: str = "") -> DataError:
@@ -53,31 +46,36 @@ def damaged(path: Path, reason: object) -> DataError:
     )
 
 
+@contextmanager
+def readable(path: Path, *signs: type[Exception]) -> Iterator[None]:
+    """Refuse a file that cannot be read; ``signs`` are the errors of its own format."""
+    expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, *signs)
+    try:
+        yield
+    except expected as error:
+        raise damaged(path, error) from error
+
+
 def read_npz(path: Path, keys: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Array]:
     """The arrays with these names of an npz file; the optional ones where they are there."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            absent = [key for key in keys if key not in arrays]
-            if absent:
-                raise DataError(
-                    f"{path} holds {', '.join(arrays) or 'nothing'} but not {', '.join(absent)}; "
-                    "store the arrays under these names"
-                )
-            found = {key: arrays[key] for key in keys + optional if key in arrays}
-            for key, value in found.items():
-                if not isinstance(value, np.ndarray):
-                    raise DataError(f"{key} in {path} is no array; write the file with numpy.savez")
-            return found
-    except NOT_NUMPY as error:
-        raise damaged(path, error) from error
+    with readable(path, *NOT_NUMPY), np.load(path, allow_pickle=False) as arrays:
+        absent = [key for key in keys if key not in arrays]
+        if absent:
+            raise DataError(
+                f"{path} holds {', '.join(arrays) or 'nothing'} but not {', '.join(absent)}; "
+                "store the arrays under these names"
+            )
+        found = {key: arrays[key] for key in keys + optional if key in arrays}
+    for key, value in found.items():
+        if not isinstance(value, np.ndarray):
+            raise DataError(f"{key} in {path} is no array; write the file with numpy.savez")
+    return found
 
 
 def map_npy(path: Path) -> Array:
     """An npy file as an array whose pages are read when they are used."""
-    try:
+    with readable(path, *NOT_NUMPY):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except NOT_NUMPY as error:
-        raise damaged(path, error) from error
     if not isinstance(array, np.ndarray):
         raise damaged(path, "it is an npz file and no single array")
     return array
@@ -116,10 +114,8 @@ TYPES: dict[int, np.dtype[np.generic]] = {0x08: np.dtype("u1"), 0x0C: np.dtype("
 
 def read_idx(path: Path, dimensions: int) -> Array:
     """The array in an idx file, compressed or not, which must have this many dimensions."""
-    try:
+    with readable(path):
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise damaged(path, error) from error
     header = 4 + 4 * dimensions
     if len(content) < header or content[:2] != b"\0\0" or content[3] != dimensions:
         raise damaged(path, f"it does not begin like an idx file of {dimensions} dimensions")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specgrad_data.cache import cached
 from specgrad_data.dataset import Split
 from specgrad_data.errors import DataError, installing
-from specgrad_data.files import damaged
+from specgrad_data.files import readable
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".webp")
 # image files, each with its label
@@ -117,7 +117,5 @@ def read_files(
 
 def _contents(files: Labelled) -> Iterator[tuple[str, bytes]]:
     for file, _ in files:
-        try:
+        with readable(file):
             yield str(file), file.read_bytes()
-        except OSError as error:
-            raise damaged(file, error) from error

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from specgrad_data.cache import cached
-from specgrad_data.dataset import Array, Split
+from specgrad_data.dataset import Split
 from specgrad_data.errors import DataError, installing
-from specgrad_data.files import damaged, missing, number
+from specgrad_data.files import Array, missing, number, readable
 from specgrad_data.images import decode_images
 
 ROWS_AT_ONCE = 1024
@@ -52,10 +52,8 @@ def _open(path: Path) -> Any:
         raise DataError(
             f"{path} needs pyarrow, which cannot be imported ({error}); {installing('fl')}"
         ) from error
-    try:
+    with readable(path, pyarrow.ArrowException):
         return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise damaged(path, error) from error
 
 
 def pick_column(path: Path, *candidates: str) -> str:
@@ -83,14 +81,12 @@ def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tupl
                     f"{', '.join(absent)}; name a column that is there"
                 )
             row = 0
-            try:
+            with readable(path, pyarrow.ArrowException):
                 for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
                     values = [batch.column(name).to_pylist() for name in columns]
                     for fields in zip(*values, strict=True):
                         yield f"{row} of {path}", fields
                         row += 1
-            except (pyarrow.ArrowException, OSError, ValueError) as error:
-                raise damaged(path, error) from error
 
 
 def read_images(
@@ -130,11 +126,7 @@ def read_images(
 
 
 def read_parts(
-    name: str,
-    folder: Path,
-    images: tuple[str, ...],
-    labels: tuple[str, ...],
-    *test_splits: str,
+    name: str, folder: Path, images: tuple[str, ...], labels: tuple[str, ...], *test_splits: str
 ) -> tuple[Split, Split]:
     """The colour images of a data set that has a name, decoded once.
 

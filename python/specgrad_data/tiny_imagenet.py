@@ -7,7 +7,7 @@ from pathlib import Path
 from specgrad_data import parquet
 from specgrad_data.dataset import Dataset, Split, build
 from specgrad_data.errors import DataError
-from specgrad_data.files import damaged, missing, required
+from specgrad_data.files import damaged, missing, readable, required
 from specgrad_data.images import Labelled, read_files
 
 NAME = "tiny_imagenet"
@@ -70,7 +70,5 @@ def _list_validation(where: Path, labels: dict[str, int]) -> Labelled:
 
 
 def _read_lines(path: Path) -> list[str]:
-    try:
+    with readable(path):
         return required(NAME, path).read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise damaged(path, error) from error

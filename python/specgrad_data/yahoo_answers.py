@@ -10,7 +10,7 @@ from specgrad_data import parquet, text
 from specgrad_data.cache import cached
 from specgrad_data.dataset import Dataset, build
 from specgrad_data.errors import DataError
-from specgrad_data.files import damaged, required
+from specgrad_data.files import readable, required
 
 NAME = "yahoo_answers"
 NUM_CLASSES = 10
@@ -47,18 +47,15 @@ def load(
 def _read_csv(files: list[Path]) -> Iterator[tuple[str, int]]:
     """Texts and labels from 0; the file counts classes from 1."""
     [path] = files
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            for row in reader:
-                if len(row) != 4 or not row[0].isdecimal() or not 1 <= int(row[0]) <= NUM_CLASSES:
-                    raise DataError(
-                        f"{path} line {reader.line_num} is not a class from 1 to {NUM_CLASSES} and "
-                        "three texts; the file is damaged or another one, get it again"
-                    )
-                yield " ".join(row[1:]), int(row[0]) - 1
-    except (csv.Error, UnicodeDecodeError, OSError) as error:
-        raise damaged(path, error) from error
+    with readable(path, csv.Error), open(path, encoding="utf-8", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        for row in reader:
+            if len(row) != 4 or not row[0].isdecimal() or not 1 <= int(row[0]) <= NUM_CLASSES:
+                raise DataError(
+                    f"{path} line {reader.line_num} is not a class from 1 to {NUM_CLASSES} and "
+                    "three texts; the file is damaged or another one, get it again"
+                )
+            yield " ".join(row[1:]), int(row[0]) - 1
 
 
 def _read_parquet(files: list[Path]) -> Iterator[tuple[str, int]]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from specgrad_data import DataError, Dataset, DataWarning, cifar, cifar_c, load
+from specgrad_data import DataError, Dataset, DataWarning, cifar, load
 from specgrad_data.catalog import EXTRA_CORRUPTIONS, STANDARD_CORRUPTIONS
 
 PER_BATCH = 20
@@ -273,7 +273,7 @@ def corrupted(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, Path]:
     """Corruption files of 50 base images: pixel (0, 0) is the base, (0, 1) type and severity."""
-    monkeypatch.setattr(cifar_c, "BASES", BASES)
+    monkeypatch.setattr(cifar, "BASES", BASES)
     name = request.param
     folder = tmp_path / name / {"cifar10_c": "CIFAR-10-C", "cifar100_c": "CIFAR-100-C"}[name]
     folder.mkdir(parents=True)
