@@ -24,20 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DataError", "DataWarning", "Dataset", "Entry", "catalog", "default_root", "load"]
 
-# module and function, which are imported when they are first needed, as torch is
-LOADERS: dict[str, str] = {
-    "digits": "digits.load",
-    "cifar10": "cifar.load",
-    "cifar100": "cifar.load",
-    "tiny_imagenet": "tiny_imagenet.load",
-    "femnist": "femnist.load",
-    "mnist_by_writer": "mnist.load_mnist_by_writer",
-    "bloodmnist": "mnist.load_bloodmnist",
-    "yahoo_answers": "yahoo_answers.load",
-    "fashion_mnist": "mnist.load_fashion_mnist",
-    "cifar10_c": "cifar.load_corrupted",
-    "cifar100_c": "cifar.load_corrupted",
-}
 # how a user's own data are written, and what is expected; `own` has a loader for each form
 OWN = {
     "npz:FILE": "x_train, y_train, x_test, y_test: uint8 images or token ids",
@@ -69,20 +55,17 @@ def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
     """
     form, colon, place = name.partition(":")
     if colon and form in OWN_FORMS:
-        loader, path = _loader(f"own.load_{form}"), Path(place)
-    elif name in LOADERS:
-        loader = _loader(LOADERS[name])
+        where, path = f"own.load_{form}", Path(place)
+    elif name in ENTRIES:
+        where = ENTRIES[name].loader or f"{name}.load"
         path = (default_root() if root is None else Path(root)) / name
     else:
-        known = [*LOADERS, *OWN]
-        raise DataError(f"there is no data set {name!r}; {suggest(name, known)}")
+        raise DataError(f"there is no data set {name!r}; {suggest(name, [*ENTRIES, *OWN])}")
+    # imported when it is needed, as torch is
+    module, _, function = where.partition(".")
+    loader = getattr(importlib.import_module(f"specgrad_data.{module}"), function)
     check_options(name, loader, options)
     return loader(path, **options)
-
-
-def _loader(place: str) -> Callable[..., Dataset]:
-    module, _, function = place.partition(".")
-    return getattr(importlib.import_module(f"specgrad_data.{module}"), function)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -17,28 +18,21 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
-class LocalFile:
-    """One file that a loader reads, relative to the data set's folder."""
-
-    path: str
-    size: int | None = None
-    md5: str | None = None
-
-
-@dataclass(frozen=True)
 class Entry:
     """One data set by name.
 
+    loader: module and function that read it; by default ``load`` in a module of its name
     files: what ``fetch`` downloads into the folder named like the data set
-    provides: what is there afterwards, archives unpacked
+    provides: files that an archive unpacks there, and their sizes where they are known
     also: other files that the loader accepts, in words
     by_hand: how the files are had where nothing can be downloaded, in one clause
     """
 
     name: str
     what: str
+    loader: str = ""
     files: tuple[RemoteFile, ...] = ()
-    provides: tuple[LocalFile, ...] = ()
+    provides: Mapping[str, int | None] = field(default_factory=dict)
     also: str = ""
     by_hand: str = ""
 
@@ -60,16 +54,16 @@ def _at(
     )
 
 
-def _corrupted(number: int, record: int, size: int, md5: str, labels_md5: str) -> Entry:
+def _corrupted(number: int, record: int, size: int, md5: str) -> Entry:
     """CIFAR-C: for each corruption 50,000 images of 3,072 bytes behind a header of 128."""
     title = f"CIFAR-{number}-C"
-    kinds = STANDARD_CORRUPTIONS + EXTRA_CORRUPTIONS
-    images = [LocalFile(f"{title}/{kind}.npy", 50_000 * 3072 + 128) for kind in kinds]
+    images = [f"{title}/{kind}.npy" for kind in STANDARD_CORRUPTIONS + EXTRA_CORRUPTIONS]
     return Entry(
         f"cifar{number}_c",
         f"{title}: the CIFAR-{number} test images under 19 corruptions at 5 severities",
+        loader="cifar.load_corrupted",
         files=_at(f"{_ZENODO}/{record}/files/{{}}?download=1", (f"{title}.tar", size, md5)),
-        provides=(*images, LocalFile(f"{title}/labels.npy", md5=labels_md5)),
+        provides={**dict.fromkeys(images, 50_000 * 3072 + 128), f"{title}/labels.npy": None},
     )
 
 
@@ -81,28 +75,30 @@ _ALL = (
     Entry(
         "cifar10",
         "CIFAR-10: 60,000 colour images of 32 x 32, 10 classes",
+        loader="cifar.load",
         files=_at(
             _KRIZ,
             ("cifar-10-binary.tar.gz", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
             sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         ),
-        provides=tuple(
-            LocalFile(f"cifar-10-batches-bin/{batch}.bin", 30_730_000)
+        provides={
+            f"cifar-10-batches-bin/{batch}.bin": 30_730_000
             for batch in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-        ),
+        },
         also="train.parquet and test.parquet (columns img, label), or folders of images "
         "train/CLASS and test/CLASS",
     ),
     Entry(
         "cifar100",
         "CIFAR-100: 60,000 colour images of 32 x 32, 100 classes",
+        loader="cifar.load",
         files=_at(
             _KRIZ, ("cifar-100-binary.tar.gz", 168_513_733, "03b5dce01913d631647c71ecec9e9cb8")
         ),
-        provides=(
-            LocalFile("cifar-100-binary/train.bin", 153_700_000),
-            LocalFile("cifar-100-binary/test.bin", 30_740_000),
-        ),
+        provides={
+            "cifar-100-binary/train.bin": 153_700_000,
+            "cifar-100-binary/test.bin": 30_740_000,
+        },
         also="train.parquet and test.parquet (columns img, fine_label), or folders of images "
         "train/CLASS and test/CLASS",
     ),
@@ -114,10 +110,10 @@ _ALL = (
             "http://cs231n.stanford.edu/{}",
             ("tiny-imagenet-200.zip", 248_100_043, "90528d7ca1a48142e341f4ef8d21d0de"),
         ),
-        provides=(
-            LocalFile("tiny-imagenet-200/wnids.txt"),
-            LocalFile("tiny-imagenet-200/val/val_annotations.txt"),
-        ),
+        provides={
+            "tiny-imagenet-200/wnids.txt": None,
+            "tiny-imagenet-200/val/val_annotations.txt": None,
+        },
         also="train.parquet and valid.parquet (columns image, label)",
     ),
     Entry(
@@ -130,6 +126,7 @@ _ALL = (
     Entry(
         "mnist_by_writer",
         "MNIST with the writer of each image (QMNIST): 70,000 grey images of 28 x 28, 10 classes",
+        loader="mnist.load_mnist_by_writer",
         files=_at(
             "https://raw.githubusercontent.com/facebookresearch/qmnist/master/{}",
             ("qmnist-train-images-idx3-ubyte.gz", None, "ed72d4157d28c017586c42bc6afe6370"),
@@ -142,6 +139,7 @@ _ALL = (
     Entry(
         "bloodmnist",
         "BloodMNIST: 17,092 colour images of 28 x 28, 8 kinds of blood cells",
+        loader="mnist.load_bloodmnist",
         files=_at(
             f"{_ZENODO}/10519652/files/{{}}?download=1",
             ("bloodmnist.npz", None, "7053d0359d879ad8a5505303e11de1dc"),
@@ -155,16 +153,14 @@ _ALL = (
             "?id=0Bz8a_Dbh9Qhbd2JNdDBsQUdocVU&export=download&confirm=t",
             ("yahoo_answers_csv.tar.gz", None, "f3f9899b997a42beb24157e62e3eea8d"),
         ),
-        provides=(
-            LocalFile("yahoo_answers_csv/train.csv"),
-            LocalFile("yahoo_answers_csv/test.csv"),
-        ),
+        provides={"yahoo_answers_csv/train.csv": None, "yahoo_answers_csv/test.csv": None},
         also="train.parquet and test.parquet (columns topic, question_title, question_content, "
         "best_answer)",
     ),
     Entry(
         "fashion_mnist",
         "Fashion-MNIST: 70,000 grey images of 28 x 28, 10 classes",
+        loader="mnist.load_fashion_mnist",
         files=_at(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{}",
             ("train-images-idx3-ubyte.gz", 26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
@@ -173,20 +169,8 @@ _ALL = (
             ("t10k-labels-idx1-ubyte.gz", 5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
         ),
     ),
-    _corrupted(
-        10,
-        record=2535967,
-        size=2_918_471_680,
-        md5="56bf5dcef84df0e2308c6dcbcbbd8499",
-        labels_md5="c439b113295ed5254878798ffe28fd54",
-    ),
-    _corrupted(
-        100,
-        record=3555552,
-        size=2_918_473_216,
-        md5="11f0ed0f1191edbf9fa23466ae6021d3",
-        labels_md5="bb4026e9ce52996b95f439544568cdb2",
-    ),
+    _corrupted(10, 2535967, 2_918_471_680, "56bf5dcef84df0e2308c6dcbcbbd8499"),
+    _corrupted(100, 3555552, 2_918_473_216, "11f0ed0f1191edbf9fa23466ae6021d3"),
 )
 
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in _ALL}

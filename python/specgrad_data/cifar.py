@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specgrad_data import parquet
-from specgrad_data.catalog import ENTRIES, EXTRA_CORRUPTIONS, STANDARD_CORRUPTIONS
+from specgrad_data.catalog import EXTRA_CORRUPTIONS, STANDARD_CORRUPTIONS
 from specgrad_data.dataset import Dataset, Moments, Split, build, channel_statistics, shifted_splits
 from specgrad_data.errors import DataError, DataWarning
 from specgrad_data.fetch import checksum
@@ -34,13 +35,19 @@ class Family:
     folder: str
     train: tuple[str, ...]
     test: str
-    records: int
     label_bytes: int
     label_column: tuple[str, ...]
     normalise: Moments
     official_std: tuple[float, ...]
+    corrupted_labels_md5: str
     train_size: int = 50_000
     test_size: int = 10_000
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What holds of the images whatever was done to them, as :func:`build` takes it."""
+        own = {"num_classes": self.num_classes, "normalise": self.normalise}
+        return {**own, "shape": SHAPE, "augment_pad": 4, "flip": True}
 
 
 CIFAR10 = Family(
@@ -49,11 +56,11 @@ CIFAR10 = Family(
     folder="cifar-10-batches-bin",
     train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
     test="test_batch.bin",
-    records=10_000,
     label_bytes=1,
     label_column=("label",),
     normalise=((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     official_std=(0.2470, 0.2435, 0.2616),
+    corrupted_labels_md5="c439b113295ed5254878798ffe28fd54",
 )
 CIFAR100 = Family(
     name="cifar100",
@@ -61,11 +68,11 @@ CIFAR100 = Family(
     folder="cifar-100-binary",
     train=("train.bin",),
     test="test.bin",
-    records=50_000,
     label_bytes=2,
     label_column=("fine_label", "label"),
     normalise=((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
     official_std=(0.2673, 0.2564, 0.2762),
+    corrupted_labels_md5="bb4026e9ce52996b95f439544568cdb2",
 )
 
 
@@ -76,26 +83,10 @@ def load(folder: Path, size: int = 32) -> Dataset:
     size: 16 or 8 shrinks the images
     """
     family = CIFAR10 if folder.name == "cifar10" else CIFAR100
-    dataset = _build(family, family.name, *_read(folder, family))
+    dataset = build(family.name, *_read(folder, family), **family.facts)
     for sentence in _doubts(dataset, family, folder):
         warnings.warn(sentence, DataWarning, stacklevel=3)
     return _shrunk(dataset, size)
-
-
-def _build(
-    family: Family, name: str, train: Split, test: Split, domain_names: tuple[str, ...] = ()
-) -> Dataset:
-    return build(
-        name,
-        train,
-        test,
-        num_classes=family.num_classes,
-        shape=SHAPE,
-        normalise=family.normalise,
-        augment_pad=4,
-        flip=True,
-        domain_names=domain_names,
-    )
 
 
 def _doubts(dataset: Dataset, family: Family, folder: Path) -> Iterator[str]:
@@ -150,19 +141,28 @@ def _block_means(images: Tensor, block: int) -> Tensor:
 
 def _read(folder: Path, family: Family) -> tuple[Split, Split]:
     """Both parts, from the first of the three forms that is there."""
+    name = family.name
     # the official files, directly in the folder or unpacked as they come
     where = folder if (folder / family.train[0]).is_file() else folder / family.folder
     if where.is_dir():
-        batches = [_read_records(where / name, family, family.records) for name in family.train]
+        records = family.train_size // len(family.train)
+        batches = [_read_records(where / file, family, records) for file in family.train]
         x, y = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
         return Split(x, y), Split(*_read_records(where / family.test, family, family.test_size))
     if parquet.find_parquet(folder, "train"):
-        return parquet.read_parts(
-            family.name, folder, ("img", "image"), family.label_column, "test"
+        return parquet.read_parts(name, folder, ("img", "image"), family.label_column, "test")
+    if not (folder / "train").is_dir():
+        raise missing(name, folder)
+    if not (folder / "test").is_dir():
+        raise missing(name, folder, "the folder test")
+    train, classes = list_images(folder / "train")
+    if len(classes) != family.num_classes:
+        raise DataError(
+            f"{folder / 'train'} has {len(classes)} class folders instead of "
+            f"{family.num_classes}; put one folder for each class there, and nothing else"
         )
-    if (folder / "train").is_dir():
-        return _read_folders(folder, family)
-    raise missing(family.name, folder)
+    test, _ = list_images(folder / "test", classes)
+    return read_files(name, train, test, mode="RGB")
 
 
 def _read_records(path: Path, family: Family, records: int) -> tuple[Array, Array]:
@@ -177,19 +177,6 @@ def _read_records(path: Path, family: Family, records: int) -> tuple[Array, Arra
     table = np.fromfile(path, dtype=np.uint8).reshape(records, length)
     pixels = table[:, family.label_bytes :].reshape(records, *SHAPE)
     return pixels, table[:, family.label_bytes - 1]
-
-
-def _read_folders(folder: Path, family: Family) -> tuple[Split, Split]:
-    if not (folder / "test").is_dir():
-        raise missing(family.name, folder, "the folder test")
-    train, classes = list_images(folder / "train")
-    if len(classes) != family.num_classes:
-        raise DataError(
-            f"{folder / 'train'} has {len(classes)} class folders instead of "
-            f"{family.num_classes}; put one folder for each class there, and nothing else"
-        )
-    test, _ = list_images(folder / "test", classes)
-    return read_files(family.name, train, test, mode="RGB")
 
 
 BASES = 10_000
@@ -217,24 +204,25 @@ def load_corrupted(
     family = CIFAR10 if name == "cifar10_c" else CIFAR100
     chosen = corruptions.split(",") if isinstance(corruptions, str) else corruptions
     _check_request(severity, chosen)
-    official = ENTRIES[name].provides[-1]
-    unpacked = folder / Path(official.path).parent
+    unpacked = folder / f"CIFAR-{family.num_classes}-C"
     where = unpacked if unpacked.is_dir() else folder
     if not where.is_dir():
         raise missing(name, folder)
     path = required(name, where / "labels.npy")
-    expected = f"{SEVERITIES * BASES} whole numbers, {BASES} for each severity"
-    labels = _read_severity(path, severity, (), np.integer, expected)
-    if checksum(path, "md5") != official.md5:
+    labels = _read_severity(path, severity, np.integer)
+    if checksum(path, "md5") != family.corrupted_labels_md5:
         warnings.warn(
             f"{path} is not the official file, so these corruptions were regenerated: call them "
             "so beside results",
             DataWarning,
             stacklevel=3,
         )
-    images = [_read_corruption(required(name, where / f"{kind}.npy"), severity) for kind in chosen]
+    images = []
+    for kind in chosen:
+        path = required(name, where / f"{kind}.npy")
+        images.append(_read_severity(path, severity, np.uint8, 32, 32, 3).transpose(0, 3, 1, 2))
     train, test = shifted_splits(images, labels, TEST_FRACTION, seed)
-    return _build(family, name, train, test, tuple(chosen))
+    return build(name, train, test, **family.facts, domain_names=tuple(chosen))
 
 
 def _check_request(severity: int, corruptions: Sequence[str]) -> None:
@@ -250,19 +238,13 @@ def _check_request(severity: int, corruptions: Sequence[str]) -> None:
         )
 
 
-def _read_corruption(path: Path, severity: int) -> Array:
-    shape = (*SHAPE[1:], SHAPE[0])
-    expected = f"{(SEVERITIES * BASES, *shape)} of uint8"
-    return _read_severity(path, severity, shape, np.uint8, expected).transpose(0, 3, 1, 2)
-
-
-def _read_severity(
-    path: Path, severity: int, shape: tuple[int, ...], kind: type, expected: str
-) -> Array:
+def _read_severity(path: Path, severity: int, kind: type, *sample: int) -> Array:
     """The rows of one severity, whose pages are read when they are used."""
     array = map_npy(path)
-    if array.shape != (SEVERITIES * BASES, *shape) or not np.issubdtype(array.dtype, kind):
+    shape = (SEVERITIES * BASES, *sample)
+    if array.shape != shape or not np.issubdtype(array.dtype, kind):
         raise DataError(
-            f"{path} has shape {array.shape} and dtype {array.dtype}; expected {expected}"
+            f"{path} has shape {array.shape} and dtype {array.dtype}; expected {shape} of "
+            f"{kind.__name__}"
         )
     return array[(severity - 1) * BASES : severity * BASES]

@@ -65,8 +65,8 @@ class Dataset:
         what = f"texts of {self.train_x.shape[1]} words"
         if not self.is_text:
             channels, height, width = self.train_x.shape[1:]
-            what = f"images of {height} x {width} pixels in {channels} channel"
-            what += "s" if channels > 1 else ""
+            plural = "s" if channels > 1 else ""
+            what = f"images of {height} x {width} pixels in {channels} channel{plural}"
         return (
             f"{self.name}, {len(self.train_y)} training and {len(self.test_y)} test {what}, "
             f"{self.num_classes} classes"

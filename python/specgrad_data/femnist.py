@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specgrad_data import parquet
 from specgrad_data.cache import cached
@@ -40,26 +39,22 @@ def load(folder: Path, fraction: float = 1.0, seed: int = 0) -> Dataset:
 def _read(folder: Path) -> Split:
     """All samples with their writers, before they are divided."""
     files = sorted(folder.glob("*.json")) or sorted((folder / "all_data").glob("*.json"))
-    read = _read_leaf
-    if not files:
-        files, read = parquet.find_parquet(folder, "train"), _read_parquet
+    is_leaf = bool(files)
+    files = files or parquet.find_parquet(folder, "train")
     if not files:
         raise missing(NAME, folder)
 
     def decode() -> tuple[Split, Split]:
         """In the form of the cache, which keeps a training and a test split."""
-        whole = read(files)
+        columns = ("image", "character", "writer_id")
+        whole = _read_leaf(files) if is_leaf else parquet.read_images(files, *columns, mode="L")
         return whole, Split(whole.x[:0], whole.y[:0])
 
     return cached(NAME, files, decode)[0]
 
 
-def _read_parquet(files: list[Path]) -> Split:
-    return parquet.read_images(files, "image", "character", "writer_id", mode="L")
-
-
 def _read_leaf(files: list[Path]) -> Split:
-    images: list[NDArray[np.uint8]] = []
+    images: list[Array] = []
     labels: list[Array] = []
     writers: list[str] = []
     for path in files:
@@ -78,9 +73,7 @@ def _read_leaf(files: list[Path]) -> Split:
     return Split(np.concatenate(images), np.concatenate(labels), number(np.array(writers)))
 
 
-def _read_user(
-    path: Path, user: str, samples: dict[str, Any], count: int
-) -> tuple[NDArray[np.uint8], Array]:
+def _read_user(path: Path, user: str, samples: dict[str, Any], count: int) -> tuple[Array, Array]:
     x = np.asarray(samples["x"], dtype=np.float32).reshape(-1, *SHAPE)
     y = np.asarray(samples["y"])
     if not len(x) == len(y) == count:

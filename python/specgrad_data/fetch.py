@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import stat
+import tarfile
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
-from pathlib import Path
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
 
-from specgrad_data.archive import unpack
 from specgrad_data.catalog import ENTRIES, Entry, RemoteFile, is_archive
 from specgrad_data.errors import DataError, suggest
 
@@ -21,6 +26,10 @@ TIMEOUT = 60
 PART = ".part"
 # a connection that breaks is taken up again where it stopped
 ATTEMPTS = 4
+# an archive may mean harm: it is unpacked up to twice the largest data set that is known here
+LARGEST = 8 * 2**30
+# name, whether it is a plain file or directory, size, and what extracts it into a folder
+Member = tuple[str, bool, int, Callable[[Path], object]]
 
 
 def fetch(
@@ -81,8 +90,8 @@ def is_complete(entry: Entry, root: Path) -> bool:
 def _is_unpacked(entry: Entry, folder: Path) -> bool:
     """Whether the files of an archive are there, in their sizes; it must be known to hold some."""
     return bool(entry.provides) and all(
-        (folder / file.path).is_file() and file.size in (None, (folder / file.path).stat().st_size)
-        for file in entry.provides
+        (folder / path).is_file() and size in (None, (folder / path).stat().st_size)
+        for path, size in entry.provides.items()
     )
 
 
@@ -155,7 +164,7 @@ def _download(
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
                 break
     reason = getattr(failure, "reason", None) or failure
-    begun = _length(part)
+    begun = part.stat().st_size if part.exists() else 0
     remedy = f"check the network, or put {file.name} in {part.parent} by hand and run it again"
     if begun:
         remedy = f"run the command again to go on after {begun} bytes"
@@ -164,13 +173,9 @@ def _download(
     ) from failure
 
 
-def _length(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0
-
-
 def _continue(url: str, file: RemoteFile, part: Path, progress: Progress | None) -> None:
     """One connection: ask for what is missing, and append it."""
-    begun = _length(part)
+    begun = part.stat().st_size if part.exists() else 0
     if file.size is not None and begun > file.size:
         begun = 0
     if begun and begun == file.size:
@@ -217,3 +222,62 @@ def _receive(response: http.client.HTTPResponse) -> bytes:
     except OSError as error:
         # told apart from a disk that is full
         raise ConnectionError(f"the connection broke: {error}") from error
+
+
+def unpack(archive: Path, folder: Path, largest: int = LARGEST) -> None:
+    """Unpack a tar or zip file into ``folder``; what is in it appears whole or not at all.
+
+    Only plain files and directories with relative names are accepted, of at most ``largest``
+    bytes together. Files of the same name that were there before are replaced.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=folder) as scratch:
+        fresh = Path(scratch) / "new"
+        fresh.mkdir()
+        total = 0
+        try:
+            for name, plain, size, extract in _members(archive):
+                total += size
+                reason = _reason_to_refuse(name, plain, total, largest)
+                if reason:
+                    raise DataError(
+                        f"{archive} {reason}; do not use this file, and fetch the official one"
+                    )
+                extract(fresh)
+        except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+            raise DataError(
+                f"{archive} is damaged or not a tar or zip file ({error}); delete it and fetch it "
+                "again"
+            ) from error
+        for item in sorted(fresh.iterdir()):
+            target = folder / item.name
+            if target.is_dir() and not target.is_symlink():
+                # a directory cannot be replaced in one step unless it is empty
+                os.replace(target, Path(scratch) / f"old {item.name}")
+            os.replace(item, target)
+
+
+def _members(archive: Path) -> Iterator[Member]:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as package:
+            for entry in package.infolist():
+                kind = stat.S_IFMT(entry.external_attr >> 16)
+                plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
+                yield entry.filename, plain, entry.file_size, partial(package.extract, entry)
+    else:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                plain = member.isreg() or member.isdir()
+                yield member.name, plain, member.size, partial(tar.extract, member, filter="data")
+
+
+def _reason_to_refuse(name: str, plain: bool, total: int, largest: int) -> str:
+    """Absolute names, names with ``..``, Windows' drives and separators, links, bombs."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or any(sign in name for sign in "\\:\0"):
+        return f"wants to write to {name!r}, outside its folder"
+    if not plain:
+        return f"holds {name!r}, a link or device rather than a file"
+    if total > largest:
+        return f"unpacks to more than {largest} bytes, larger than any known data set"
+    return ""

@@ -26,9 +26,8 @@ NOT_NUMPY = (TypeError, RuntimeError, MemoryError, zipfile.BadZipFile)
 
 def missing(name: str, folder: Path, file: str = "") -> DataError:
     """The error for a data set, or one file of it, that is not in its folder."""
-    what = f"{file} of {name}" if file else f"no file of {name}"
-    verb = "is missing in" if file else "is in"
-    return DataError(f"{what} {verb} {folder}; {where_to_get(name)}")
+    fault = f"{file} of {name} is missing in" if file else f"no file of {name} is in"
+    return DataError(f"{fault} {folder}; {where_to_get(name)}")
 
 
 def required(name: str, path: Path) -> Path:
@@ -103,10 +102,10 @@ def number(names: Array) -> NDArray[np.int64]:
     return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def find_idx(name: str, folder: Path, file: str) -> Path:
-    """``file`` of the data set ``name``, compressed (``.gz``) or not."""
+def find_idx(folder: Path, file: str) -> Path:
+    """``file`` of the data set after which the folder is named, compressed (``.gz``) or not."""
     plain = folder / file
-    return plain if plain.is_file() else required(name, folder / f"{file}.gz")
+    return plain if plain.is_file() else required(folder.name, folder / f"{file}.gz")
 
 
 TYPES: dict[int, np.dtype[np.generic]] = {0x08: np.dtype("u1"), 0x0C: np.dtype(">i4")}

@@ -63,7 +63,13 @@ def _divided(path: Path, arrays: dict[str, Array], channels: str) -> tuple[Split
     """Training and test split, and for token ids the size of the vocabulary."""
     train_x, test_x = arrays["x_train"], arrays["x_test"]
     is_text = train_x.ndim == 2 and train_x.dtype.kind in "iu"
-    _check_order(path, train_x.shape, channels)
+    shape, other = train_x.shape, "last" if channels == "first" else "first"
+    (axis, read), (other_axis, _) = ORDERS[channels], ORDERS[other]
+    if len(shape) == 4 and shape[other_axis] in CHANNELS and shape[axis] not in CHANNELS:
+        raise DataError(
+            f"x_train of {path} has shape {list(shape)}, which as {read} would be images of "
+            f"{shape[axis]} channels; set the option channels={other}"
+        )
     if not is_text and (channels == "last" or train_x.ndim == 3):
         train_x, test_x = channels_first(train_x), channels_first(test_x)
     writers = number(arrays["writer_train"]) if "writer_train" in arrays else None
@@ -72,17 +78,6 @@ def _divided(path: Path, arrays: dict[str, Array], channels: str) -> tuple[Split
         Split(test_x, arrays["y_test"]),
         _highest(train_x, test_x) + 1 if is_text else 0,
     )
-
-
-def _check_order(path: Path, shape: tuple[int, ...], channels: str) -> None:
-    """Refuse an order of axes under which the other one would be images, and this one not."""
-    other = "last" if channels == "first" else "first"
-    (axis, read), (other_axis, _) = ORDERS[channels], ORDERS[other]
-    if len(shape) == 4 and shape[other_axis] in CHANNELS and shape[axis] not in CHANNELS:
-        raise DataError(
-            f"x_train of {path} has shape {list(shape)}, which as {read} would be images of "
-            f"{shape[axis]} channels; set the option channels={other}"
-        )
 
 
 def load_images(

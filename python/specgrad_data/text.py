@@ -21,8 +21,8 @@ SHORTEST = 5
 _LINE_BREAK = re.compile(r"\\n|<br\s*/?>")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
-# a text and its label
-Sample = tuple[str, int]
+# starts a new pass over texts and their labels, so that millions need not be in memory
+Samples = Callable[[], Iterable[tuple[str, int]]]
 
 
 def tokenize(text: str) -> list[str]:
@@ -49,7 +49,7 @@ def count_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
     return {word: rank + 2 for rank, word in enumerate(ranked[: size - 2])}
 
 
-def encode(samples: Iterable[Sample], vocabulary: dict[str, int], length: int) -> Split:
+def encode(samples: Iterable[tuple[str, int]], vocabulary: dict[str, int], length: int) -> Split:
     """``[N, length]`` ids: longer texts are cut, shorter ones padded with 0.
 
     A text without any word is one unknown word.
@@ -75,15 +75,8 @@ def check_sizes(vocabulary: int, max_length: int) -> None:
 
 
 def encode_splits(
-    train: Callable[[], Iterable[Sample]],
-    test: Callable[[], Iterable[Sample]],
-    vocabulary: int,
-    max_length: int,
+    train: Samples, test: Samples, vocabulary: int, max_length: int
 ) -> tuple[Split, Split]:
-    """Both splits as ids of the training split's vocabulary.
-
-    ``train`` and ``test`` start a new pass over their samples, so that millions of texts need not
-    be in memory.
-    """
+    """Both splits as ids of the training split's vocabulary."""
     words = count_vocabulary((text for text, _ in train()), vocabulary)
     return encode(train(), words, max_length), encode(test(), words, max_length)

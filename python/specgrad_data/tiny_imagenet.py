@@ -49,12 +49,8 @@ def _read_folders(where: Path) -> tuple[Split, Split]:
         if not found:
             raise missing(NAME, where, f"train/{wnid}/images/*.JPEG")
         train += [(file, label) for file in found]
-    return read_files(NAME, train, _list_validation(where, labels), mode="RGB")
-
-
-def _list_validation(where: Path, labels: dict[str, int]) -> Labelled:
+    test: Labelled = []
     annotations = where / "val" / "val_annotations.txt"
-    listed: Labelled = []
     for line in _read_lines(annotations):
         name, wnid, *_ = [*line.split("\t"), ""]
         if wnid not in labels or Path(name).name != name:
@@ -65,8 +61,8 @@ def _list_validation(where: Path, labels: dict[str, int]) -> Labelled:
         file = where / "val" / "images" / name
         if not file.is_file():
             raise missing(NAME, where, f"val/images/{name}")
-        listed.append((file, labels[wnid]))
-    return listed
+        test.append((file, labels[wnid]))
+    return read_files(NAME, train, test, mode="RGB")
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specgrad_data import parquet, text
 from specgrad_data.cache import cached
-from specgrad_data.dataset import Dataset, build
+from specgrad_data.dataset import Dataset, Split, build
 from specgrad_data.errors import DataError
 from specgrad_data.files import readable, required
 
@@ -34,13 +34,12 @@ def load(
     else:
         train, test = parquet.find_parts(NAME, folder, "test")
         read = _read_parquet
-    splits = cached(
-        NAME,
-        train + test,
-        lambda: text.encode_splits(lambda: read(train), lambda: read(test), vocabulary, max_length),
-        vocabulary=vocabulary,
-        max_length=max_length,
-    )
+    sizes = {"vocabulary": vocabulary, "max_length": max_length}
+
+    def decode() -> tuple[Split, Split]:
+        return text.encode_splits(lambda: read(train), lambda: read(test), **sizes)
+
+    splits = cached(NAME, train + test, decode, **sizes)
     return build(NAME, *splits, num_classes=NUM_CLASSES, vocabulary=vocabulary)
 
 

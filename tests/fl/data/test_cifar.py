@@ -32,7 +32,6 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ci
     family = getattr(cifar, FAMILIES[request.param])
     reduced = dataclasses.replace(
         family,
-        records=PER_BATCH * 5 // len(family.train),
         train_size=PER_BATCH * 5,
         test_size=PER_BATCH,
         # of uniform noise, so that the alarm about lossy copies is silent
@@ -48,8 +47,9 @@ def write_binary(folder: Path, family: cifar.Family) -> tuple[np.ndarray, ...]:
     folder.mkdir(parents=True)
     train_x, train_y = samples(0, family.train_size, family.num_classes)
     test_x, test_y = samples(1, family.test_size, family.num_classes)
+    records = family.train_size // len(family.train)
     for place, name in enumerate(family.train):
-        rows = slice(place * family.records, (place + 1) * family.records)
+        rows = slice(place * records, (place + 1) * records)
         write_records(folder / name, family, train_x[rows], train_y[rows])
     write_records(folder / family.test, family, test_x, test_y)
     return train_x, train_y, test_x, test_y
