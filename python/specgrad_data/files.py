@@ -93,13 +93,19 @@ def channels_first(images: Array) -> Array:
     return images
 
 
-def number(names: Array) -> NDArray[np.int64]:
+def number(writers: Array) -> NDArray[np.int64]:
     """Names of any kind to ``0 .. n - 1`` in sorted order.
 
     >>> number(np.array(["f0098", "f0012", "f0098"]))
     array([1, 0, 1])
     """
-    return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    try:
+        return np.unique(writers, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    except TypeError as error:
+        raise DataError(
+            f"the writers of the samples are not of one kind ({error}); name every writer, all by "
+            "texts or all by numbers"
+        ) from error
 
 
 def find_idx(folder: Path, file: str) -> Path:

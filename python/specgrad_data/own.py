@@ -45,6 +45,9 @@ def load_by(loader: Callable[..., Any], name: str, options: dict[str, Any]) -> D
     """What a function of the user's returns: arrays as in an npz file, as a dictionary."""
     try:
         found = loader(**options)
+        if isinstance(found, dict):
+            wanted = found.keys() & {*SAMPLES, "writer_train"}
+            found = {key: np.asarray(found[key]) for key in wanted}
     except Exception as error:  # whatever a loader of one's own raises
         raise DataError(
             f"dataset {name!r} failed: {type(error).__name__}: {error}", traceback.format_exc()
@@ -55,8 +58,7 @@ def load_by(loader: Callable[..., Any], name: str, options: dict[str, Any]) -> D
             f"arrays {', '.join(SAMPLES)}"
         )
     path = Path(name.replace(":", "."))
-    arrays = {key: np.asarray(value) for key, value in found.items()}
-    return _build(path, *_divided(path, arrays, "last"))
+    return _build(path, *_divided(path, found, "last"))
 
 
 def _divided(path: Path, arrays: dict[str, Array], channels: str) -> tuple[Split, Split, int]:
@@ -158,7 +160,9 @@ def _check_exists(path: Path, found: bool, expected: str) -> None:
 
 
 def _highest(*arrays: Array) -> int:
-    return max((int(array.max()) for array in arrays if array.size), default=0)
+    """Of whole numbers; arrays of another type are left to the checks."""
+    integers = [array for array in arrays if array.size and array.dtype.kind in "iu"]
+    return max((int(array.max()) for array in integers), default=0)
 
 
 def _build(
@@ -171,8 +175,7 @@ def _build(
     flip: bool = False,
 ) -> Dataset:
     if num_classes is None:
-        integers = all(split.y.dtype.kind in "iu" for split in (train, test))
-        num_classes = _highest(train.y, test.y) + 1 if integers else 1
+        num_classes = _highest(train.y, test.y) + 1
         if num_classes > len(train.y) > 0:
             raise DataError(
                 f"labels of {path} go up to {num_classes - 1} with {len(train.y)} training "
