@@ -185,12 +185,9 @@ def where_to_get(name: str) -> str:
     entry = ENTRIES[name]
     ways = []
     if entry.files:
-        archives = [file.name for file in entry.files if is_archive(file.name)]
-        ways.append(f"run `specgrad-fl data fetch {name}`")
-        if archives:
-            ways[-1] += f", or put {' and '.join(archives)} there and run it offline to unpack"
-        else:
-            ways.append(f"put {', '.join(file.name for file in entry.files)} there")
+        names = [file.name for file in entry.files]
+        unpacked = " and run it offline to unpack" if any(map(is_archive, names)) else ""
+        ways = [f"run `specgrad-fl data fetch {name}`", f"put {', '.join(names)} there{unpacked}"]
     if entry.by_hand:
         ways.append(entry.by_hand)
     if entry.also:

@@ -1,7 +1,4 @@
-"""Fashion-MNIST, MNIST with the writer of each image (QMNIST), and BloodMNIST.
-
-The folder that a loader is given has the name of the data set.
-"""
+"""Fashion-MNIST, MNIST with the writer of each image (QMNIST), and BloodMNIST."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def find_parts(name: str, folder: Path, *test_splits: str) -> tuple[list[Path], 
     return train, test
 
 
-def _open(path: Path) -> Any:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file, to be read in this context: what turns out to be damaged is refused."""
     try:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
@@ -52,13 +55,13 @@ def _open(path: Path) -> Any:
         raise DataError(
             f"{path} needs pyarrow, which cannot be imported ({error}); {installing('fl')}"
         ) from error
-    with readable(path, pyarrow.ArrowException):
-        return pyarrow.parquet.ParquetFile(path)
+    with readable(path, pyarrow.ArrowException), pyarrow.parquet.ParquetFile(path) as file:
+        yield file
 
 
 def pick_column(path: Path, *candidates: str) -> str:
     """The first of these columns that the file has, whether or not it is nested."""
-    with _open(path) as file:
+    with _opened(path) as file:
         present = file.schema_arrow.names
     for candidate in candidates:
         if candidate in present:
@@ -71,9 +74,7 @@ def pick_column(path: Path, *candidates: str) -> str:
 def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Every row of these columns as Python values, with a name for errors."""
     for path in files:
-        with _open(path) as file:
-            import pyarrow
-
+        with _opened(path) as file:
             absent = [name for name in columns if name not in file.schema_arrow.names]
             if absent:
                 raise DataError(
@@ -81,12 +82,11 @@ def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tupl
                     f"{', '.join(absent)}; name a column that is there"
                 )
             row = 0
-            with readable(path, pyarrow.ArrowException):
-                for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
-                    values = [batch.column(name).to_pylist() for name in columns]
-                    for fields in zip(*values, strict=True):
-                        yield f"{row} of {path}", fields
-                        row += 1
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
+                values = [batch.column(name).to_pylist() for name in columns]
+                for fields in zip(*values, strict=True):
+                    yield f"{row} of {path}", fields
+                    row += 1
 
 
 def read_images(
@@ -104,7 +104,7 @@ def read_images(
     columns = [image, label] + ([writer] if writer else [])
     count = 0
     for path in files:
-        with _open(path) as file:
+        with _opened(path) as file:
             count += file.metadata.num_rows
 
     def encoded() -> Iterable[tuple[str, bytes]]:
