@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specgrad_data.cache import cached
 from specgrad_data.dataset import Split
 from specgrad_data.errors import DataError, installing
-from specgrad_data.files import readable
+from specgrad_data.files import Array, readable
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".webp")
 # image files, each with its label
@@ -104,15 +104,19 @@ def read_files(
 ) -> tuple[Split, Split]:
     """Decode both parts, once; the test images get as many channels as the training images."""
 
-    def read(files: Labelled, mode: str | None) -> Split:
-        pixels = decode_images(_contents(files), len(files), mode=mode, size=size)
+    def labelled(files: Labelled, pixels: Array) -> Split:
         return Split(pixels, np.array([label for _, label in files], dtype=np.int64))
+
+    def read(files: Labelled, mode: str | None) -> Split:
+        return labelled(files, decode_images(_contents(files), len(files), mode=mode, size=size))
 
     def decode() -> tuple[Split, Split]:
         first = read(train, mode)
         return first, read(test, channel_mode(first))
 
-    return cached(name, [file for file, _ in train + test], decode, mode=mode, size=size)
+    kept = cached(name, [file for file, _ in train + test], decode, mode=mode, size=size)
+    # a table that labels come from may have changed since the images were decoded
+    return labelled(train, kept[0].x), labelled(test, kept[1].x)
 
 
 def _contents(files: Labelled) -> Iterator[tuple[str, bytes]]:
