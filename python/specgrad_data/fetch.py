@@ -57,8 +57,11 @@ def fetch(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in entry.files:
+            url = file.url
+            if base_url is not None:
+                url = base_url.rstrip("/") + "/" + urllib.parse.quote(file.name)
             if not (is_archive(file.name) and _is_unpacked(entry, folder)):
-                _fetch_file(file, folder, progress, base_url)
+                _fetch_file(file, url, folder, progress)
     except OSError as error:
         raise DataError(
             f"{name} cannot be written to {folder} ({error}); free some space or choose another "
@@ -95,9 +98,7 @@ def _is_unpacked(entry: Entry, folder: Path) -> bool:
     )
 
 
-def _fetch_file(
-    file: RemoteFile, folder: Path, progress: Progress | None, base_url: str | None
-) -> None:
+def _fetch_file(file: RemoteFile, url: str, folder: Path, progress: Progress | None) -> None:
     target = folder / file.name
     there_before = target.is_file()
     if there_before:
@@ -108,7 +109,7 @@ def _fetch_file(
             )
     else:
         part = folder / (file.name + PART)
-        _download(file, part, progress, base_url)
+        _download(file, url, part, progress)
         problem = difference(part, file)
         if problem:
             part.unlink()
@@ -144,19 +145,14 @@ def checksum(path: Path, kind: str) -> str:
     return digest.hexdigest()
 
 
-def _download(
-    file: RemoteFile, part: Path, progress: Progress | None, base_url: str | None
-) -> None:
+def _download(file: RemoteFile, url: str, part: Path, progress: Progress | None) -> None:
     """Bring ``part`` to its full length, taking up what is there already."""
-    url = file.url
-    if base_url is not None:
-        url = base_url.rstrip("/") + "/" + urllib.parse.quote(file.name)
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"the address {url!r} is not http or https; choose another base_url")
     failure: Exception | None = None
     for _ in range(ATTEMPTS):
         try:
-            _continue(url, file, part, progress)
+            _continue(file, url, part, progress)
             return
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError,
                 TimeoutError) as error:  # fmt: skip
@@ -173,7 +169,7 @@ def _download(
     ) from failure
 
 
-def _continue(url: str, file: RemoteFile, part: Path, progress: Progress | None) -> None:
+def _continue(file: RemoteFile, url: str, part: Path, progress: Progress | None) -> None:
     """One connection: ask for what is missing, and append it."""
     begun = part.stat().st_size if part.exists() else 0
     if file.size is not None and begun > file.size:

@@ -124,9 +124,9 @@ def read_idx(path: Path, dimensions: int) -> Array:
     header = 4 + 4 * dimensions
     if len(content) < header or content[:2] != b"\0\0" or content[3] != dimensions:
         raise damaged(path, f"it does not begin like an idx file of {dimensions} dimensions")
-    if content[2] not in TYPES:
+    kind = TYPES.get(content[2])
+    if kind is None:
         raise damaged(path, f"its numbers have the unknown type {content[2]:#04x}")
-    kind = TYPES[content[2]]
     shape = tuple(np.frombuffer(content, ">u4", dimensions, offset=4).tolist())
     expected = header + math.prod(shape) * kind.itemsize
     if len(content) != expected:

@@ -20,7 +20,6 @@ MAX_LENGTH = 128
 SHORTEST = 5
 _LINE_BREAK = re.compile(r"\\n|<br\s*/?>")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-
 # starts a new pass over texts and their labels, so that millions need not be in memory
 Samples = Callable[[], Iterable[tuple[str, int]]]
 
