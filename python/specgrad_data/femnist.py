@@ -75,7 +75,7 @@ def _read_leaf(files: list[Path]) -> Split:
 
 def _read_user(path: Path, user: str, samples: dict[str, Any], count: int) -> tuple[Array, Array]:
     x = np.asarray(samples["x"], dtype=np.float32).reshape(-1, *SHAPE)
-    y = np.asarray(samples["y"])
+    y = np.asarray(samples["y"]).reshape(-1)
     if not len(x) == len(y) == count:
         raise DataError(
             f"writer {user} in {path} has {len(x)} images and {len(y)} labels where {count} are "

@@ -329,6 +329,9 @@ def test_femnist_files_that_cannot_be_used(tmp_path: Path):
     bad = leaf({"f1": 20})
     bad["user_data"]["f1"]["y"][3] = 62
     refuses(bad, "labels in .* go from 0 to 62")
+    bad = leaf({"f1": 20, "f2": 20})
+    bad["user_data"]["f2"]["y"] = [[0, 1]] * 20
+    refuses(bad, "20 images and 40 labels where 20 are announced")
 
 
 def test_femnist_from_parquet(tmp_path: Path):
