@@ -24,32 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DataError", "DataWarning", "Dataset", "Entry", "catalog", "default_root", "load"]
 
-# module and function, which are imported when they are first needed, as torch is
-LOADERS: dict[str, str] = {
-    "digits": "digits.load",
-    "cifar10": "cifar.load_cifar10",
-    "cifar100": "cifar.load_cifar100",
-    "tiny_imagenet": "tiny_imagenet.load",
-    "femnist": "femnist.load",
-    "mnist_by_writer": "mnist.load_mnist_by_writer",
-    "bloodmnist": "mnist.load_bloodmnist",
-    "yahoo_answers": "yahoo_answers.load",
-    "fashion_mnist": "mnist.load_fashion_mnist",
-    "cifar10_c": "cifar_c.load_cifar10_c",
-    "cifar100_c": "cifar_c.load_cifar100_c",
-}
-OWN_LOADERS: dict[str, str] = {
-    "npz": "own.load_npz",
-    "parquet": "own.load_parquet",
-    "images": "own.load_images",
-}
-# how they are written, and what is expected
+# how a user's own data are written, and what is expected; `own` has a loader for each form
 OWN = {
     "npz:FILE": "x_train, y_train, x_test, y_test: uint8 images or token ids",
     "parquet:FOLDER": "train.parquet and test.parquet with images or texts",
     "images:FOLDER": "image files in train/CLASS and test/CLASS",
     "module:loader": "a function of yours that returns those arrays as a dictionary",
 }
+OWN_FORMS = ("npz", "parquet", "images")
 
 
 def default_root() -> Path:
@@ -72,21 +54,18 @@ def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
     specgrad_data.errors.DataError: there is no data set 'digit'; did you mean 'digits'?
     """
     form, colon, place = name.partition(":")
-    if colon and form in OWN_LOADERS:
-        loader, path = _loader(OWN_LOADERS[form]), Path(place)
-    elif name in LOADERS:
-        loader = _loader(LOADERS[name])
+    if colon and form in OWN_FORMS:
+        where, path = f"own.load_{form}", Path(place)
+    elif name in ENTRIES:
+        where = ENTRIES[name].loader or f"{name}.load"
         path = (default_root() if root is None else Path(root)) / name
     else:
-        known = [*LOADERS, *OWN]
-        raise DataError(f"there is no data set {name!r}; {suggest(name, known)}")
+        raise DataError(f"there is no data set {name!r}; {suggest(name, [*ENTRIES, *OWN])}")
+    # imported when it is needed, as torch is
+    module, _, function = where.partition(".")
+    loader = getattr(importlib.import_module(f"specgrad_data.{module}"), function)
     check_options(name, loader, options)
     return loader(path, **options)
-
-
-def _loader(place: str) -> Callable[..., Dataset]:
-    module, _, function = place.partition(".")
-    return getattr(importlib.import_module(f"specgrad_data.{module}"), function)
 
 
 def __getattr__(name: str) -> Any:
@@ -96,12 +75,14 @@ def __getattr__(name: str) -> Any:
     return importlib.import_module("specgrad_data.dataset").Dataset
 
 
-_EXPECTED = {
-    bool: "true or false",
-    int: "a whole number of 0 or more",
-    float: "a number",
-    str: "text",
-    Sequence[str]: "a list of names",
+# how an option may be annotated, what fits, and how that is told
+_KINDS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (int, "a whole number of 0 or more"),
+    float: ((int, float), "a number"),
+    str: (str, "text"),
+    Sequence[str]: ((list, tuple), "a list of names"),
+    types.NoneType: (types.NoneType, "nothing"),
 }
 
 
@@ -117,27 +98,18 @@ def check_options(name: str, loader: Callable[..., Any], options: dict[str, Any]
     hints = typing.get_type_hints(loader)
     for option, value in options.items():
         if option not in allowed:
-            hint = suggest(option, allowed) if allowed else "it takes none"
-            raise DataError(f"{name} has no option {option!r}; {hint}")
-        kinds = _alternatives(hints[option])
+            advice = suggest(option, allowed) if allowed else "it takes none"
+            raise DataError(f"{name} has no option {option!r}; {advice}")
+        hint = hints[option]
+        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         if not any(_fits(value, kind) for kind in kinds):
-            raise DataError(f"{option} of {name} is {value!r}; choose {_EXPECTED[kinds[0]]}")
+            raise DataError(f"{option} of {name} is {value!r}; choose {_KINDS[kinds[0]][1]}")
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """``int | None`` as its parts; a plain type as itself."""
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-
-
-def _fits(value: object, kind: Any) -> bool:
-    if kind is types.NoneType:
-        return value is None
-    if kind is bool or isinstance(value, bool):
-        return kind is bool and isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and value >= 0
-    if kind is float:
-        return isinstance(value, (int, float))
-    if kind is str:
-        return isinstance(value, str)
-    return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(value, bool):  # which is an int to Python
+        return kind is bool
+    if kind is int and isinstance(value, int):
+        return value >= 0
+    names = value if isinstance(value, (list, tuple)) else ()
+    return isinstance(value, _KINDS[kind][0]) and all(isinstance(name, str) for name in names)

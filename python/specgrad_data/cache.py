@@ -37,12 +37,19 @@ def cached(
 ) -> tuple[Split, Split]:
     """Training and test split from ``decode``, or from the cache where nothing has changed.
 
-    A cache that cannot be written or read costs time, never the run.
+    A source has changed when its place, length or time of change has. A cache that cannot be
+    written or read costs time, never the run.
     """
-    path = cache_folder() / f"{name}-{_key(sources, parameters)}.npz"
+    digest = hashlib.sha256(f"{VERSION}{sorted(parameters.items())}".encode())
+    for source in sources:
+        status = source.stat()
+        digest.update(f"{source.resolve()}|{status.st_size}|{status.st_mtime_ns}\n".encode())
+    path = cache_folder() / f"{name}-{digest.hexdigest()[:16]}.npz"
     if path.exists():
         try:
-            return _read(path)
+            arrays = read_npz(path, ("train_x", "train_y", "test_x", "test_y"), ("writers",))
+            train = Split(arrays["train_x"], arrays["train_y"], arrays.get("writers"))
+            return train, Split(arrays["test_x"], arrays["test_y"])
         except DataError as error:
             warnings.warn(f"{error}: it is a cache and is made anew", DataWarning, stacklevel=2)
     _LOG.info("decoding %s once, to be kept in %s", name, path)
@@ -57,21 +64,6 @@ def cached(
             stacklevel=2,
         )
     return train, test
-
-
-def _key(sources: Iterable[Path], parameters: dict[str, object]) -> str:
-    """Changes when a source is replaced: its place, length or time of change."""
-    digest = hashlib.sha256(f"{VERSION}{sorted(parameters.items())}".encode())
-    for source in sources:
-        status = source.stat()
-        digest.update(f"{source.resolve()}|{status.st_size}|{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:16]
-
-
-def _read(path: Path) -> tuple[Split, Split]:
-    arrays = read_npz(path, ("train_x", "train_y", "test_x", "test_y"), ("writers",))
-    train = Split(arrays["train_x"], arrays["train_y"], arrays.get("writers"))
-    return train, Split(arrays["test_x"], arrays["test_y"])
 
 
 def _write(path: Path, train: Split, test: Split) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgrad_data.errors import DataError
+from specgrad_data.files import Array
+
+Places = NDArray[np.int64]
+# mean and standard deviation per channel, of pixels from 0 to 1
+Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +65,8 @@ class Dataset:
         what = f"texts of {self.train_x.shape[1]} words"
         if not self.is_text:
             channels, height, width = self.train_x.shape[1:]
-            what = f"images of {height} x {width} pixels in {channels} channel"
-            what += "s" if channels > 1 else ""
+            plural = "s" if channels > 1 else ""
+            what = f"images of {height} x {width} pixels in {channels} channel{plural}"
         return (
             f"{self.name}, {len(self.train_y)} training and {len(self.test_y)} test {what}, "
             f"{self.num_classes} classes"
@@ -68,19 +75,21 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Samples as NumPy arrays, before they are checked: ``x`` and the labels ``y``."""
+    """Samples as NumPy arrays, before they are checked; the names are those of a data set."""
 
-    x: NDArray[np.generic]
-    y: NDArray[np.generic]
-    writers: NDArray[np.generic] | None = None
+    x: Array
+    y: Array
+    writers: Array | None = None
+    domains: Array | None = None
+    bases: Array | None = None
 
-    def take(self, indices: NDArray[np.int64]) -> Split:
+    def take(self, places: Places) -> Split:
         """The samples at these places, in this order."""
-        writers = None if self.writers is None else self.writers[indices]
-        return Split(self.x[indices], self.y[indices], writers)
+        arrays = {name: array for name, array in vars(self).items() if array is not None}
+        return Split(**{name: array[places] for name, array in arrays.items()})
 
 
-def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(images: Tensor) -> Moments:
     """Mean and standard deviation per channel of ``images / 255``, exact for ``uint8``.
 
     >>> channel_statistics(torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1))
@@ -98,66 +107,59 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(means), tuple(deviations)
 
 
-def check_images(images: NDArray[np.generic], where: str, like: tuple[int, ...] | None) -> None:
-    """Refuse what is not ``uint8 [N, C, H, W]`` with at least one image of the shape ``like``."""
-    if images.dtype != np.uint8:
+def _check(
+    split: Split, where: str, shape: tuple[int, ...], vocabulary: int, num_classes: int
+) -> None:
+    """Refuse samples that are not as :class:`Dataset` describes them, and labels out of range."""
+    x, y = split.x, split.y
+    if vocabulary:
+        if x.ndim != 2 or 0 in x.shape or x.dtype.kind not in "iu":
+            raise DataError(
+                f"{where} has shape {x.shape} and dtype {x.dtype}; token ids must be integers of "
+                "shape [N, L] with at least one row"
+            )
+        _check_range(x, f"token ids in {where}", vocabulary, "count the vocabulary again")
+    elif x.dtype != np.uint8:
         raise DataError(
-            f"{where} has dtype {images.dtype}; images must be uint8 with values 0 to 255, so "
-            "scale them and store them again"
+            f"{where} has dtype {x.dtype}; images must be uint8 with values 0 to 255, so scale "
+            "them and store them again"
         )
-    if images.ndim != 4 or 0 in images.shape:
+    elif x.ndim != 4 or 0 in x.shape:
         raise DataError(
-            f"{where} has shape {images.shape}; expected [N, C, H, W] with at least one image"
+            f"{where} has shape {x.shape}; expected [N, C, H, W] with at least one image"
         )
-    if like is not None and images.shape[1:] != like:
+    elif x.shape[1:] != shape:
         raise DataError(
-            f"{where} holds images of shape {images.shape[1:]}, where {like} was expected; all "
-            "images of a data set must have the same shape"
+            f"{where} holds images of shape {x.shape[1:]}, where {shape} was expected; all images "
+            "of a data set must have the same shape"
         )
+    if y.shape != (len(x),) or y.dtype.kind not in "iu":
+        raise DataError(
+            f"the label array of {where} has shape {y.shape} and dtype {y.dtype}; expected one "
+            f"integer label for each of the {len(x)} samples"
+        )
+    conclusion = "the file belongs to another data set or is damaged"
+    _check_range(y, f"labels in {where}", num_classes, conclusion)
 
 
-def check_tokens(tokens: NDArray[np.generic], where: str, vocabulary: int) -> None:
-    """Refuse what is not ``[N, L]`` of integers in ``0 .. vocabulary - 1``."""
-    if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype.kind not in "iu":
-        raise DataError(
-            f"{where} has shape {tokens.shape} and dtype {tokens.dtype}; token ids must be "
-            "integers of shape [N, L] with at least one row"
-        )
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= vocabulary:
-        raise DataError(
-            f"token ids in {where} go from {low} to {high}; expected 0 to {vocabulary - 1}, "
-            "so count the vocabulary again"
-        )
+def _check_range(numbers: Array, what: str, end: int, conclusion: str) -> None:
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= end:
+        raise DataError(f"{what} go from {low} to {high}; expected 0 to {end - 1}, so {conclusion}")
 
 
-def check_labels(labels: NDArray[np.generic], where: str, num_classes: int, samples: int) -> None:
-    """Refuse what is not one integer label in ``0 .. num_classes - 1`` for each sample."""
-    if labels.shape != (samples,) or labels.dtype.kind not in "iu":
-        raise DataError(
-            f"the label array of {where} has shape {labels.shape} and dtype {labels.dtype}; "
-            f"expected one integer label for each of the {samples} samples"
-        )
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= num_classes:
-        raise DataError(
-            f"labels in {where} go from {low} to {high}; expected 0 to {num_classes - 1}, so the "
-            "file belongs to another data set or is damaged"
-        )
-
-
-def _fingerprint(name: str, tensors: list[Tensor | None]) -> str:
+def _fingerprint(name: str, tensors: Iterable[Tensor | None]) -> str:
     digest = hashlib.sha256(name.encode())
     for tensor in tensors:
         if tensor is None:
             digest.update(b"none")
-            continue
-        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().numpy().data)
+        else:
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.numpy().data)
     return digest.hexdigest()[:16]
 
 
-def _tensor(array: NDArray[np.generic] | None) -> Tensor | None:
+def _tensor(array: Array | None) -> Tensor | None:
     """As a tensor that may be written to; integers other than pixels become ``int64``."""
     if array is None:
         return None
@@ -172,13 +174,10 @@ def build(
     *,
     num_classes: int,
     shape: tuple[int, ...] | None = None,
-    normalise: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    normalise: Moments | None = None,
     augment_pad: int = 0,
     flip: bool = False,
     vocabulary: int = 0,
-    domains: NDArray[np.int64] | None = None,
-    bases: NDArray[np.int64] | None = None,
-    test_domains: NDArray[np.int64] | None = None,
     domain_names: tuple[str, ...] = (),
 ) -> Dataset:
     """Check two splits and make them a :class:`Dataset`.
@@ -187,55 +186,45 @@ def build(
     and deviation per channel, by default those of the training images.
     """
     for part, split in (("train", train), ("test", test)):
-        if vocabulary:
-            check_tokens(split.x, f"the {part} part of {name}", vocabulary)
-        else:
-            like = shape or (tuple(train.x.shape[1:]) if part == "test" else None)
-            check_images(split.x, f"the {part} part of {name}", like)
-        check_labels(split.y, f"the {part} part of {name}", num_classes, len(split.x))
+        where = f"the {part} part of {name}"
+        _check(split, where, shape or train.x.shape[1:], vocabulary, num_classes)
     if train.writers is not None and train.writers.shape != (len(train.x),):
         raise DataError(
             f"{name} names {len(train.writers)} writers for {len(train.x)} training samples; "
             "the two files do not belong together"
         )
-    tensors = [
-        _tensor(array) for array in (train.x, train.y, test.x, test.y, train.writers, domains,
-                                     bases, test_domains)
-    ]  # fmt: skip
-    train_x, train_y, test_x, test_y = (t for t in tensors[:4] if t is not None)
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    if not vocabulary:
-        mean, std = normalise or channel_statistics(train_x)
-        if min(std) <= 0:
-            raise DataError(
-                f"the training images of {name} are constant in one channel, which cannot be "
-                "normalised; leave that channel out"
-            )
+    arrays = {
+        "train_x": train.x,
+        "train_y": train.y,
+        "test_x": test.x,
+        "test_y": test.y,
+        "writers": train.writers,
+        "domains": train.domains,
+        "bases": train.bases,
+        "test_domains": test.domains,
+    }
+    tensors: dict[str, Any] = {key: _tensor(array) for key, array in arrays.items()}
+    mean, std = ((), ()) if vocabulary else normalise or channel_statistics(tensors["train_x"])
+    if std and min(std) <= 0:
+        raise DataError(
+            f"the training images of {name} are constant in one channel, which cannot be "
+            "normalised; leave that channel out"
+        )
     return Dataset(
         name=name,
-        train_x=train_x,
-        train_y=train_y,
-        test_x=test_x,
-        test_y=test_y,
+        **tensors,
         num_classes=num_classes,
         mean=mean,
         std=std,
         augment_pad=augment_pad,
         flip=flip,
-        writers=tensors[4],
-        fingerprint=_fingerprint(name, tensors),
+        fingerprint=_fingerprint(name, tensors.values()),
         vocabulary=vocabulary,
-        domains=tensors[5],
-        bases=tensors[6],
-        test_domains=tensors[7],
         domain_names=domain_names,
     )
 
 
-def stratified_split(
-    labels: NDArray[np.generic], test_fraction: float, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def stratified_split(labels: Array, test_fraction: float, seed: int) -> tuple[Places, Places]:
     """Places of the training and of the test samples, each class divided alike.
 
     >>> train, test = stratified_split(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 0.25, seed=0)
@@ -254,3 +243,20 @@ def stratified_split(
         test.append(places[:cut])
         train.append(places[cut:])
     return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
+
+
+def shifted_splits(
+    images: Sequence[Array], labels: Array, test_fraction: float, seed: int
+) -> Iterator[Split]:
+    """The base images, divided, under every corruption; ``images`` are all of them under each."""
+    kinds = len(images)
+    for places in stratified_split(labels, test_fraction, seed):
+        x = np.empty((kinds, len(places), *images[0].shape[1:]), np.uint8)
+        for filled, whole in zip(x, images, strict=True):
+            filled[:] = whole[places]
+        yield Split(
+            x.reshape(-1, *x.shape[2:]),
+            np.tile(labels[places], kinds),
+            domains=np.repeat(np.arange(kinds), len(places)),
+            bases=np.tile(places, kinds),
+        )

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specgrad_data.dataset import Dataset, Split, build, stratified_split
+from specgrad_data.dataset import Dataset, Split, build, shifted_splits, stratified_split
 from specgrad_data.errors import DataError, installing
 
 Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 TABLE = "datasets/data/digits.csv.gz"
 SPLIT_SEED = 0
 TEST_FRACTION = 0.2
@@ -38,11 +37,16 @@ def load(folder: Path, corrupted: bool = False) -> Dataset:
         ) from error
     # grey levels are counts 0 .. 16
     images = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)[:, None]
-    whole = Split(images, table[:, -1])
-    train, test = stratified_split(whole.y, TEST_FRACTION, SPLIT_SEED)
-    if corrupted:
-        return _corrupted(whole, train, test)
-    return build("digits", whole.take(train), whole.take(test), num_classes=10, shape=(1, 8, 8))
+    labels = table[:, -1]
+    if not corrupted:
+        parts = stratified_split(labels, TEST_FRACTION, SPLIT_SEED)
+        splits = [Split(images[places], labels[places]) for places in parts]
+        return build("digits", *splits, num_classes=10, shape=(1, 8, 8))
+    plain = images.astype(np.float64)
+    shifted = [np.rint(apply(plain).clip(0, 255)) for apply in CORRUPTIONS.values()]
+    train, test = shifted_splits(shifted, labels, TEST_FRACTION, SPLIT_SEED)
+    names = tuple(CORRUPTIONS)
+    return build("digits", train, test, num_classes=10, shape=(1, 8, 8), domain_names=names)
 
 
 def _noise(images: Array) -> Array:
@@ -68,26 +72,3 @@ CORRUPTIONS: dict[str, Callable[[Array], Array]] = {
     "contrast": lambda images: 96 + 0.3 * images,
     "pixels": _pixels,
 }
-
-
-def _corrupted(whole: Split, train: Indices, test: Indices) -> Dataset:
-    """All corruptions of the training images, and of the test images."""
-    plain = whole.x.astype(np.float64)
-    kinds = np.arange(len(CORRUPTIONS), dtype=np.int64)
-    stacked = np.stack([apply(plain) for apply in CORRUPTIONS.values()])
-    levels = np.rint(stacked.clip(0, 255)).astype(np.uint8)
-
-    def part(places: Indices) -> Split:
-        return Split(levels[:, places].reshape(-1, 1, 8, 8), np.tile(whole.y[places], len(kinds)))
-
-    return build(
-        "digits",
-        part(train),
-        part(test),
-        num_classes=10,
-        shape=(1, 8, 8),
-        domains=np.repeat(kinds, len(train)),
-        bases=np.tile(train, len(kinds)),
-        test_domains=np.repeat(kinds, len(test)),
-        domain_names=tuple(CORRUPTIONS),
-    )

@@ -18,14 +18,8 @@ class UserError(Exception):
 
 
 # packages that only some of the commands need, and the extra that brings each
-EXTRAS = {
-    "safetensors": "fl",
-    "matplotlib": "fl",
-    "sklearn": "fl",
-    "PIL": "fl",
-    "pyarrow": "fl",
-    "flwr": "fl,flower",
-}
+EXTRAS = dict.fromkeys(("safetensors", "matplotlib", "sklearn", "PIL", "pyarrow"), "fl")
+EXTRAS["flwr"] = "fl,flower"
 
 
 def installing(extra: str) -> str:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specgrad_data import parquet
 from specgrad_data.cache import cached
-from specgrad_data.dataset import Dataset, Split, build
+from specgrad_data.dataset import Dataset, Places, Split, build
 from specgrad_data.errors import DataError
-from specgrad_data.files import damaged, missing, number
+from specgrad_data.files import Array, damaged, missing, number
 
 NAME = "femnist"
 NUM_CLASSES = 62
@@ -32,67 +31,51 @@ def load(folder: Path, fraction: float = 1.0, seed: int = 0) -> Dataset:
     if not 0 < fraction <= 1:
         raise DataError(f"fraction is {fraction}; choose a number above 0 and up to 1")
     rng = np.random.default_rng(seed)
-    train, test = _divide(_draw_writers(_read(folder), fraction, rng), rng)
-    return build(
-        NAME,
-        train,
-        test,
-        num_classes=NUM_CLASSES,
-        shape=SHAPE,
-        normalise=((0.5,), (0.5,)),
-    )
+    splits = _divide(_read(folder), fraction, rng)
+    half = ((0.5,), (0.5,))
+    return build(NAME, *splits, num_classes=NUM_CLASSES, shape=SHAPE, normalise=half)
 
 
 def _read(folder: Path) -> Split:
     """All samples with their writers, before they are divided."""
     files = sorted(folder.glob("*.json")) or sorted((folder / "all_data").glob("*.json"))
-    if files:
-        whole, _ = cached(NAME, files, lambda: _undivided(_read_leaf(files)))
-        return whole
-    files = parquet.find_parquet(folder, "train")
-    if files:
+    is_leaf = bool(files)
+    files = files or parquet.find_parquet(folder, "train")
+    if not files:
+        raise missing(NAME, folder)
+
+    def decode() -> tuple[Split, Split]:
+        """In the form of the cache, which keeps a training and a test split."""
         columns = ("image", "character", "writer_id")
-        whole, _ = cached(
-            NAME, files, lambda: _undivided(parquet.read_images(files, *columns, mode="L"))
-        )
-        return whole
-    raise missing(NAME, folder)
+        whole = _read_leaf(files) if is_leaf else parquet.read_images(files, *columns, mode="L")
+        return whole, Split(whole.x[:0], whole.y[:0])
 
-
-def _undivided(whole: Split) -> tuple[Split, Split]:
-    """In the form of the cache, which keeps a training and a test split."""
-    return whole, Split(whole.x[:0], whole.y[:0])
+    return cached(NAME, files, decode)[0]
 
 
 def _read_leaf(files: list[Path]) -> Split:
-    parts: list[Split] = []
+    images: list[Array] = []
+    labels: list[Array] = []
+    writers: list[str] = []
     for path in files:
-        parts += _read_leaf_file(path)
-    if not parts:
+        try:
+            content = json.loads(path.read_bytes())
+            users, counts, data = content["users"], content["num_samples"], content["user_data"]
+            for user, count in zip(users, counts, strict=True):
+                x, y = _read_user(path, user, data[user], count)
+                images.append(x)
+                labels.append(y)
+                writers += [user] * count
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise damaged(path, f"it is not what LEAF writes: {error!r}") from error
+    if not images:
         raise damaged(files[0], "no writer is in it")
-    assert all(part.writers is not None for part in parts)
-    return Split(
-        np.concatenate([part.x for part in parts]),
-        np.concatenate([part.y for part in parts]),
-        number(np.concatenate([part.writers for part in parts if part.writers is not None])),
-    )
+    return Split(np.concatenate(images), np.concatenate(labels), number(np.array(writers)))
 
 
-def _read_leaf_file(path: Path) -> list[Split]:
-    try:
-        content = json.loads(path.read_bytes())
-        users, counts, data = content["users"], content["num_samples"], content["user_data"]
-        return [
-            _read_user(path, user, data[user], count)
-            for user, count in zip(users, counts, strict=True)
-        ]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise damaged(path, f"it is not what LEAF writes: {error!r}") from error
-
-
-def _read_user(path: Path, user: str, samples: dict[str, Any], count: int) -> Split:
+def _read_user(path: Path, user: str, samples: dict[str, Any], count: int) -> tuple[Array, Array]:
     x = np.asarray(samples["x"], dtype=np.float32).reshape(-1, *SHAPE)
-    y = np.asarray(samples["y"])
+    y = np.asarray(samples["y"]).reshape(-1)
     if not len(x) == len(y) == count:
         raise DataError(
             f"writer {user} in {path} has {len(x)} images and {len(y)} labels where {count} are "
@@ -104,31 +87,26 @@ def _read_user(path: Path, user: str, samples: dict[str, Any], count: int) -> Sp
             f"writer {user} in {path} has pixels from {x.min()} to {x.max()}; LEAF's are from 0 "
             "to 1"
         )
-    return Split(np.rint(x * 255).astype(np.uint8), y, np.full(count, user))
+    return np.rint(x * 255).astype(np.uint8), y
 
 
-def _draw_writers(whole: Split, fraction: float, rng: np.random.Generator) -> Split:
+def _divide(whole: Split, fraction: float, rng: np.random.Generator) -> tuple[Split, Split]:
+    """Draw writers, and divide each one's samples; a writer always keeps training samples."""
     assert whole.writers is not None
-    if fraction == 1:
-        return whole
-    writers, sizes = np.unique(whole.writers, return_counts=True)
-    order = rng.permutation(len(writers))
-    reached = np.cumsum(sizes[order])
-    taken = order[: np.searchsorted(reached, fraction * len(whole.y)) + 1]
-    chosen = whole.take(np.flatnonzero(np.isin(whole.writers, writers[taken])))
-    assert chosen.writers is not None
-    return Split(chosen.x, chosen.y, number(chosen.writers))
-
-
-def _divide(whole: Split, rng: np.random.Generator) -> tuple[Split, Split]:
-    """Each writer's samples into training and test; a writer always keeps training samples."""
-    assert whole.writers is not None
-    train: list[NDArray[np.int64]] = []
-    test: list[NDArray[np.int64]] = []
     _, sizes = np.unique(whole.writers, return_counts=True)
-    for places in np.split(np.argsort(whole.writers, kind="stable"), np.cumsum(sizes)[:-1]):
+    groups = np.split(np.argsort(whole.writers, kind="stable"), np.cumsum(sizes)[:-1])
+    if fraction < 1:
+        order = rng.permutation(len(groups))
+        reached = np.cumsum(sizes[order])
+        taken = order[: np.searchsorted(reached, fraction * len(whole.y)) + 1]
+        groups = [groups[writer] for writer in sorted(taken)]
+    train: list[Places] = []
+    test: list[Places] = []
+    for places in groups:
         shuffled = rng.permutation(places)
         cut = int(TEST_FRACTION * len(shuffled))
         test.append(shuffled[:cut])
         train.append(shuffled[cut:])
-    return whole.take(np.concatenate(train)), whole.take(np.concatenate(test))
+    kept = np.concatenate(train)
+    writers = number(whole.writers[kept])
+    return Split(whole.x[kept], whole.y[kept], writers), whole.take(np.concatenate(test))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import re
+import stat
+import tarfile
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
-from pathlib import Path
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
 
-from specgrad_data.archive import unpack
 from specgrad_data.catalog import ENTRIES, Entry, RemoteFile, is_archive
 from specgrad_data.errors import DataError, suggest
 
@@ -22,6 +26,10 @@ TIMEOUT = 60
 PART = ".part"
 # a connection that breaks is taken up again where it stopped
 ATTEMPTS = 4
+# an archive may mean harm: it is unpacked up to twice the largest data set that is known here
+LARGEST = 8 * 2**30
+# name, whether it is a plain file or directory, size, and what extracts it into a folder
+Member = tuple[str, bool, int, Callable[[Path], object]]
 
 
 def fetch(
@@ -40,13 +48,20 @@ def fetch(
         raise DataError(f"there is no data set {name!r}; {suggest(name, ENTRIES)}")
     entry = ENTRIES[name]
     folder = Path(root) / name
+    if entry.by_hand:
+        raise DataError(
+            f"{name} has no single official file; {entry.by_hand}, and put them in {folder}"
+        )
     if not entry.files:
-        raise DataError(_nothing_to_fetch(entry, folder))
+        raise DataError(f"{name} needs no download; it is {entry.what}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in entry.files:
+            url = file.url
+            if base_url is not None:
+                url = base_url.rstrip("/") + "/" + urllib.parse.quote(file.name)
             if not (is_archive(file.name) and _is_unpacked(entry, folder)):
-                _fetch_file(file, folder, progress, base_url)
+                _fetch_file(file, url, folder, progress)
     except OSError as error:
         raise DataError(
             f"{name} cannot be written to {folder} ({error}); free some space or choose another "
@@ -55,49 +70,35 @@ def fetch(
     return folder
 
 
-def _nothing_to_fetch(entry: Entry, folder: Path) -> str:
-    if entry.by_hand:
-        return (
-            f"{entry.name} has no single official file; {entry.by_hand}, and put them in {folder}"
-        )
-    return f"{entry.name} needs no download; it is {entry.what}"
-
-
 def is_here(entry: Entry, root: Path) -> bool:
     """Whether a data set can be read under ``root``, as far as its files tell."""
-    folder = root / entry.name
     if not (entry.files or entry.by_hand):
         return True
-    return folder.is_dir() and any(
-        not path.name.endswith(PART) for path in folder.rglob("*") if path.is_file()
-    )
+    found = (root / entry.name).rglob("*")
+    return any(path.is_file() and path.suffix != PART for path in found)
 
 
 def is_complete(entry: Entry, root: Path) -> bool:
     """Whether there is nothing left to download."""
     folder = root / entry.name
-    loose = [file for file in entry.files if not is_archive(file.name)]
-    archives = len(loose) < len(entry.files)
-    return (
-        bool(entry.files)
-        and all(
-            (folder / file.name).is_file() and difference(folder / file.name, file) is None
-            for file in loose
-        )
-        and (not archives or (bool(entry.provides) and _is_unpacked(entry, folder)))
-    )
+
+    def is_there(file: RemoteFile) -> bool:
+        if is_archive(file.name):
+            return _is_unpacked(entry, folder)
+        return (folder / file.name).is_file() and difference(folder / file.name, file) is None
+
+    return bool(entry.files) and all(is_there(file) for file in entry.files)
 
 
 def _is_unpacked(entry: Entry, folder: Path) -> bool:
-    return all(
-        (folder / file.path).is_file() and file.size in (None, (folder / file.path).stat().st_size)
-        for file in entry.provides
+    """Whether the files of an archive are there, in their sizes; it must be known to hold some."""
+    return bool(entry.provides) and all(
+        (folder / path).is_file() and size in (None, (folder / path).stat().st_size)
+        for path, size in entry.provides.items()
     )
 
 
-def _fetch_file(
-    file: RemoteFile, folder: Path, progress: Progress | None, base_url: str | None
-) -> None:
+def _fetch_file(file: RemoteFile, url: str, folder: Path, progress: Progress | None) -> None:
     target = folder / file.name
     there_before = target.is_file()
     if there_before:
@@ -108,7 +109,7 @@ def _fetch_file(
             )
     else:
         part = folder / (file.name + PART)
-        _download(file, part, progress, base_url)
+        _download(file, url, part, progress)
         problem = difference(part, file)
         if problem:
             part.unlink()
@@ -144,45 +145,31 @@ def checksum(path: Path, kind: str) -> str:
     return digest.hexdigest()
 
 
-def _address(file: RemoteFile, base_url: str | None) -> str:
-    url = file.url
-    if base_url is not None:
-        url = base_url.rstrip("/") + "/" + urllib.parse.quote(file.name)
+def _download(file: RemoteFile, url: str, part: Path, progress: Progress | None) -> None:
+    """Bring ``part`` to its full length, taking up what is there already."""
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"the address {url!r} is not http or https; choose another base_url")
-    return url
-
-
-def _download(
-    file: RemoteFile, part: Path, progress: Progress | None, base_url: str | None
-) -> None:
-    """Bring ``part`` to its full length, taking up what is there already."""
-    url = _address(file, base_url)
-    for attempt in range(1, ATTEMPTS + 1):
+    failure: Exception | None = None
+    for _ in range(ATTEMPTS):
         try:
-            _continue(url, file, part, progress)
+            _continue(file, url, part, progress)
             return
-        except urllib.error.HTTPError as error:
-            if error.code < 500 or attempt == ATTEMPTS:
-                raise DataError(_unreachable(file, url, part, error)) from error
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError,
                 TimeoutError) as error:  # fmt: skip
-            if attempt == ATTEMPTS:
-                raise DataError(_unreachable(file, url, part, error)) from error
-
-
-def _unreachable(file: RemoteFile, url: str, part: Path, error: Exception) -> str:
-    reason = getattr(error, "reason", None) or error
+            failure = error
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+                break
+    reason = getattr(failure, "reason", None) or failure
     begun = part.stat().st_size if part.exists() else 0
-    remedy = (
-        f"run the command again to go on after {begun} bytes"
-        if begun
-        else f"check the network, or put {file.name} in {part.parent} by hand and run it again"
-    )
-    return f"{file.name} cannot be downloaded from {url} ({reason}); {remedy}"
+    remedy = f"check the network, or put {file.name} in {part.parent} by hand and run it again"
+    if begun:
+        remedy = f"run the command again to go on after {begun} bytes"
+    raise DataError(
+        f"{file.name} cannot be downloaded from {url} ({reason}); {remedy}"
+    ) from failure
 
 
-def _continue(url: str, file: RemoteFile, part: Path, progress: Progress | None) -> None:
+def _continue(file: RemoteFile, url: str, part: Path, progress: Progress | None) -> None:
     """One connection: ask for what is missing, and append it."""
     begun = part.stat().st_size if part.exists() else 0
     if file.size is not None and begun > file.size:
@@ -202,39 +189,27 @@ def _continue(url: str, file: RemoteFile, part: Path, progress: Progress | None)
     with response:
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             begun = 0  # the server sends the whole file, whatever was asked
-        elif _first_byte(response) != begun:
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
             part.unlink(missing_ok=True)
             raise ConnectionError(f"{url} answered with another range than the one asked for")
-        total = _announced(response, begun) or file.size or 0
+        length = response.headers.get("Content-Length")
+        total = (begun + int(length) if length else 0) or file.size or 0
         if file.size is not None and total != file.size:
             raise DataError(
                 f"{url} offers {total} bytes instead of {file.size}, so it is not the official "
                 f"file; put {file.name} in {part.parent} by hand"
             )
-        done = _append(response, part, begun, total, progress)
+        with open(part, "r+b" if begun else "wb") as output:
+            output.seek(begun)
+            while block := _receive(response):
+                output.write(block)
+                if progress is not None:
+                    progress(output.tell(), total)
+            done = output.tell()
+            output.flush()
+            os.fsync(output.fileno())
     if total and done < total:
         raise ConnectionError(f"the connection ended after {done} of {total} bytes")
-
-
-def _append(
-    response: http.client.HTTPResponse,
-    part: Path,
-    begun: int,
-    total: int,
-    progress: Progress | None,
-) -> int:
-    """Write what is sent behind the first ``begun`` bytes; returns the length reached."""
-    done = begun
-    with open(part, "r+b" if begun else "wb") as output:
-        output.seek(begun)
-        while block := _receive(response):
-            output.write(block)
-            done += len(block)
-            if progress is not None:
-                progress(done, total)
-        output.flush()
-        os.fsync(output.fileno())
-    return done
 
 
 def _receive(response: http.client.HTTPResponse) -> bytes:
@@ -245,12 +220,60 @@ def _receive(response: http.client.HTTPResponse) -> bytes:
         raise ConnectionError(f"the connection broke: {error}") from error
 
 
-def _first_byte(response: http.client.HTTPResponse) -> int | None:
-    """The offset at which a partial answer begins."""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(?:\d+|\*)", response.headers.get("Content-Range", ""))
-    return int(found[1]) if found else None
+def unpack(archive: Path, folder: Path, largest: int = LARGEST) -> None:
+    """Unpack a tar or zip file into ``folder``; what is in it appears whole or not at all.
+
+    Only plain files and directories with relative names are accepted, of at most ``largest``
+    bytes together. Files of the same name that were there before are replaced.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=folder) as scratch:
+        fresh = Path(scratch) / "new"
+        fresh.mkdir()
+        total = 0
+        try:
+            for name, plain, size, extract in _members(archive):
+                total += size
+                reason = _reason_to_refuse(name, plain, total, largest)
+                if reason:
+                    raise DataError(
+                        f"{archive} {reason}; do not use this file, and fetch the official one"
+                    )
+                extract(fresh)
+        except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+            raise DataError(
+                f"{archive} is damaged or not a tar or zip file ({error}); delete it and fetch it "
+                "again"
+            ) from error
+        for item in sorted(fresh.iterdir()):
+            target = folder / item.name
+            if target.is_dir() and not target.is_symlink():
+                # a directory cannot be replaced in one step unless it is empty
+                os.replace(target, Path(scratch) / f"old {item.name}")
+            os.replace(item, target)
 
 
-def _announced(response: http.client.HTTPResponse, begun: int) -> int | None:
-    length = response.headers.get("Content-Length")
-    return None if length is None else begun + int(length)
+def _members(archive: Path) -> Iterator[Member]:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as package:
+            for entry in package.infolist():
+                kind = stat.S_IFMT(entry.external_attr >> 16)
+                plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
+                yield entry.filename, plain, entry.file_size, partial(package.extract, entry)
+    else:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                plain = member.isreg() or member.isdir()
+                yield member.name, plain, member.size, partial(tar.extract, member, filter="data")
+
+
+def _reason_to_refuse(name: str, plain: bool, total: int, largest: int) -> str:
+    """Absolute names, names with ``..``, Windows' drives and separators, links, bombs."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or any(sign in name for sign in "\\:\0"):
+        return f"wants to write to {name!r}, outside its folder"
+    if not plain:
+        return f"holds {name!r}, a link or device rather than a file"
+    if total > largest:
+        return f"unpacks to more than {largest} bytes, larger than any known data set"
+    return ""

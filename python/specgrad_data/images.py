@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,11 @@ from numpy.typing import NDArray
 from specgrad_data.cache import cached
 from specgrad_data.dataset import Split
 from specgrad_data.errors import DataError, installing
-from specgrad_data.files import damaged
+from specgrad_data.files import Array, readable
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".webp")
+# image files, each with its label
+Labelled = list[tuple[Path, int]]
 
 
 def decode_images(
@@ -31,7 +32,7 @@ def decode_images(
     size: side to which every image is scaled; by default all must be as large as the first
     """
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise DataError(
             f"encoded images need Pillow, which cannot be imported ({error}); {installing('fl')}"
@@ -46,8 +47,7 @@ def decode_images(
                 if mode is None:
                     mode = "L" if image.mode in ("1", "L", "I;16", "LA") else "RGB"
                 converted = image.convert(mode)
-        except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError,
-                SyntaxError, EOFError) as error:  # fmt: skip
+        except (Image.DecompressionBombError, OSError, ValueError, SyntaxError, EOFError) as error:
             raise DataError(
                 f"image {name} cannot be decoded ({error}); the file is damaged, get it again"
             ) from error
@@ -55,7 +55,7 @@ def decode_images(
             converted = converted.resize((size, size), Image.Resampling.BILINEAR)
         width, height = converted.size
         if pixels is None:
-            pixels = np.empty((count, len(mode) if mode == "RGB" else 1, height, width), np.uint8)
+            pixels = np.empty((count, 3 if mode == "RGB" else 1, height, width), np.uint8)
         if (height, width) != pixels.shape[2:]:
             raise DataError(
                 f"image {name} has {height} x {width} pixels and the first one {pixels.shape[2]} x "
@@ -67,74 +67,59 @@ def decode_images(
     return pixels
 
 
-def class_folders(folder: Path) -> list[Path]:
-    """Sub-folders in the order of their labels: by number where all are numbers, else by name."""
-    folders = [path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."]
-    if all(path.name.isdecimal() for path in folders):
-        return sorted(folders, key=lambda path: int(path.name))
-    return sorted(folders, key=lambda path: path.name)
-
-
-@dataclass(frozen=True, eq=False)
-class Listing:
-    """Image files and the label of each."""
-
-    files: list[Path]
-    labels: NDArray[np.int64]
-
-    def read(self, mode: str | None = None, size: int | None = None) -> Split:
-        """Decode all files."""
-        pixels = decode_images(self._contents(), len(self.files), mode=mode, size=size)
-        return Split(pixels, self.labels)
-
-    def _contents(self) -> Iterator[tuple[str, bytes]]:
-        for file in self.files:
-            try:
-                yield str(file), file.read_bytes()
-            except OSError as error:
-                raise damaged(file, error) from error
-
-
-def list_images(folder: Path, classes: list[str] | None = None) -> tuple[Listing, list[str]]:
-    """Image files below ``folder/CLASS`` with their labels, and the names of the classes.
-
-    classes: the names that count, in the order of their labels, such as those of the training
-        images; a folder of another name is refused.
-    """
-    folders = class_folders(folder)
-    known = [path.name for path in folders] if classes is None else classes
-    strangers = [path.name for path in folders if path.name not in known]
-    if strangers:
-        raise DataError(
-            f"{folder / strangers[0]} is a class without training images; add some or remove it"
-        )
-    files: list[Path] = []
-    labels: list[int] = []
-    for path in folders:
-        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
-        if not found:
-            raise DataError(
-                f"{path} holds no images ({', '.join(SUFFIXES)}); add some or remove the folder"
-            )
-        files += found
-        labels += [known.index(path.name)] * len(found)
-    if not files:
-        raise DataError(f"{folder} holds no class folders; put images in {folder}/CLASS/")
-    return Listing(files, np.array(labels, dtype=np.int64)), known
-
-
-def read_listings(
-    name: str, train: Listing, test: Listing, mode: str | None = None, size: int | None = None
-) -> tuple[Split, Split]:
-    """Decode both parts, once; the test images get as many channels as the training images."""
-
-    def decode() -> tuple[Split, Split]:
-        first = train.read(mode, size)
-        return first, test.read(channel_mode(first), size)
-
-    return cached(name, train.files + test.files, decode, mode=mode, size=size)
-
-
 def channel_mode(split: Split) -> str:
     """Pillow's name for images with the channels of these."""
     return "RGB" if split.x.shape[1] == 3 else "L"
+
+
+def list_images(folder: Path, classes: list[str] | None = None) -> tuple[Labelled, list[str]]:
+    """Image files below ``folder/CLASS`` with their labels, and the names of the classes.
+
+    classes: the names that count, in the order of their labels, such as those of the training
+        images; a folder of another name is refused. By default all that are there, in the order
+        of their numbers where all are numbers.
+    """
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    if all(name.isdecimal() for name in names):
+        names.sort(key=int)
+    known = names if classes is None else classes
+    found: Labelled = []
+    for name in names:
+        path = folder / name
+        if name not in known:
+            raise DataError(f"{path} is a class without training images; add some or remove it")
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+        if not files:
+            raise DataError(
+                f"{path} holds no images ({', '.join(SUFFIXES)}); add some or remove the folder"
+            )
+        found += [(file, known.index(name)) for file in files]
+    if not found:
+        raise DataError(f"{folder} holds no class folders; put images in {folder}/CLASS/")
+    return found, known
+
+
+def read_files(
+    name: str, train: Labelled, test: Labelled, mode: str | None = None, size: int | None = None
+) -> tuple[Split, Split]:
+    """Decode both parts, once; the test images get as many channels as the training images."""
+
+    def labelled(files: Labelled, pixels: Array) -> Split:
+        return Split(pixels, np.array([label for _, label in files], dtype=np.int64))
+
+    def read(files: Labelled, mode: str | None) -> Split:
+        return labelled(files, decode_images(_contents(files), len(files), mode=mode, size=size))
+
+    def decode() -> tuple[Split, Split]:
+        first = read(train, mode)
+        return first, read(test, channel_mode(first))
+
+    kept = cached(name, [file for file, _ in train + test], decode, mode=mode, size=size)
+    # a table that labels come from may have changed since the images were decoded
+    return labelled(train, kept[0].x), labelled(test, kept[1].x)
+
+
+def _contents(files: Labelled) -> Iterator[tuple[str, bytes]]:
+    for file, _ in files:
+        with readable(file):
+            yield str(file), file.read_bytes()

@@ -13,11 +13,13 @@ from specgrad_data import parquet, text
 from specgrad_data.cache import cached
 from specgrad_data.dataset import Dataset, Split, build, stratified_split
 from specgrad_data.errors import DataError
-from specgrad_data.files import Array, channels_first, number, read_npz
-from specgrad_data.images import channel_mode, list_images, read_listings
+from specgrad_data.files import SAMPLES, Array, channels_first, number, read_npz
+from specgrad_data.images import channel_mode, list_images, read_files
 
 SPLIT_SEED = 0
 CHANNELS = (1, 2, 3, 4)
+# where channels are, and the order of axes that this makes
+ORDERS = {"first": (1, "[N, C, H, W]"), "last": (3, "[N, H, W, C]")}
 
 
 def load_npz(
@@ -32,51 +34,52 @@ def load_npz(
     ``x`` is ``uint8 [N, H, W]``, ``[N, H, W, C]`` (or ``[N, C, H, W]`` with
     ``channels="first"``), or token ids ``[N, L]`` of a wider integer type with 0 for padding.
     """
-    if channels not in ("first", "last"):
+    if channels not in ORDERS:
         raise DataError(f"channels is {channels!r}; choose first or last")
     _check_exists(path, path.is_file(), "x_train, y_train, x_test and y_test in an npz file")
-    names = ("x_train", "y_train", "x_test", "y_test")
-    arrays = read_npz(path, names, ("writer_train",))
-    return from_arrays(path, arrays, num_classes, augment_pad, flip, channels)
+    arrays = read_npz(path, SAMPLES, ("writer_train",))
+    return _build(path, *_divided(path, arrays, channels), num_classes, augment_pad, flip)
 
 
-def from_arrays(
-    path: Path,
-    arrays: dict[str, Array],
-    num_classes: int | None = None,
-    augment_pad: int = 0,
-    flip: bool = False,
-    channels: str = "last",
-) -> Dataset:
-    """Arrays under the names of an npz file as a data set."""
-    is_text = arrays["x_train"].ndim == 2 and arrays["x_train"].dtype.kind in "iu"
-    _check_order(path, arrays["x_train"].shape, channels)
-    if not is_text and (channels == "last" or arrays["x_train"].ndim == 3):
-        arrays["x_train"] = channels_first(arrays["x_train"])
-        arrays["x_test"] = channels_first(arrays["x_test"])
-    writers = arrays.get("writer_train")
-    train = Split(
-        arrays["x_train"], arrays["y_train"], None if writers is None else number(writers)
-    )
-    test = Split(arrays["x_test"], arrays["y_test"])
-    vocabulary = _highest(train.x, test.x) + 1 if is_text else 0
-    return _build(path, train, test, num_classes, augment_pad, flip, vocabulary)
+def load_by(loader: Callable[..., Any], name: str, options: dict[str, Any]) -> Dataset:
+    """What a function of the user's returns: arrays as in an npz file, as a dictionary."""
+    try:
+        found = loader(**options)
+        if isinstance(found, dict):
+            wanted = found.keys() & {*SAMPLES, "writer_train"}
+            found = {key: np.asarray(found[key]) for key in wanted}
+    except Exception as error:  # whatever a loader of one's own raises
+        raise DataError(
+            f"dataset {name!r} failed: {type(error).__name__}: {error}", traceback.format_exc()
+        ) from error
+    if not isinstance(found, dict) or any(key not in found for key in SAMPLES):
+        raise DataError(
+            f"dataset {name!r} returned {type(found).__name__}; return a dictionary with the "
+            f"arrays {', '.join(SAMPLES)}"
+        )
+    path = Path(name.replace(":", "."))
+    return _build(path, *_divided(path, found, "last"))
 
 
-def _check_order(path: Path, shape: tuple[int, ...], channels: str) -> None:
-    """Refuse an order of axes under which the other one would be images, and this one not."""
-    if len(shape) != 4:
-        return
-    first, last = shape[1] in CHANNELS, shape[3] in CHANNELS
-    read, other, fits, fits_other = "[N, H, W, C]", "first", last, first
-    if channels == "first":
-        read, other, fits, fits_other = "[N, C, H, W]", "last", first, last
-    if fits_other and not fits:
+def _divided(path: Path, arrays: dict[str, Array], channels: str) -> tuple[Split, Split, int]:
+    """Training and test split, and for token ids the size of the vocabulary."""
+    train_x, test_x = arrays["x_train"], arrays["x_test"]
+    is_text = train_x.ndim == 2 and train_x.dtype.kind in "iu"
+    shape, other = train_x.shape, "last" if channels == "first" else "first"
+    (axis, read), (other_axis, _) = ORDERS[channels], ORDERS[other]
+    if len(shape) == 4 and shape[other_axis] in CHANNELS and shape[axis] not in CHANNELS:
         raise DataError(
             f"x_train of {path} has shape {list(shape)}, which as {read} would be images of "
-            f"{shape[3] if channels == 'last' else shape[1]} channels; set the option "
-            f"channels={other}"
+            f"{shape[axis]} channels; set the option channels={other}"
         )
+    if not is_text and (channels == "last" or train_x.ndim == 3):
+        train_x, test_x = channels_first(train_x), channels_first(test_x)
+    writers = number(arrays["writer_train"]) if "writer_train" in arrays else None
+    return (
+        Split(train_x, arrays["y_train"], writers),
+        Split(test_x, arrays["y_test"]),
+        _highest(train_x, test_x) + 1 if is_text else 0,
+    )
 
 
 def load_images(
@@ -87,8 +90,8 @@ def load_images(
         _check_exists(path, (path / part).is_dir(), f"images in {part}/CLASS")
     train, classes = list_images(path / "train")
     test, _ = list_images(path / "test", classes)
-    splits = read_listings("images", train, test, size=size)
-    return _build(path, *splits, len(classes), augment_pad, flip)
+    splits = read_files("images", train, test, size=size)
+    return _build(path, *splits, 0, len(classes), augment_pad, flip)
 
 
 def load_parquet(
@@ -117,58 +120,38 @@ def load_parquet(
     label = label_column or parquet.pick_column(train[0], "label", "fine_label", "labels")
     wanted = [name for name in (image_column, text_column) if name]
     column = parquet.pick_column(train[0], *(wanted or ["image", "img", "text"]))
-    if text_column or column == "text":
+    is_text = bool(text_column) or column == "text"
+    columns = [column, label]
+    settings: dict[str, int | None] = {"size": size}
+    if is_text:
         text.check_sizes(vocabulary, max_length)
-        sizes = {"vocabulary": vocabulary, "max_length": max_length}
-        splits = _encoded(train, test, [column, label], test_fraction, **sizes)
-        return _build(path, *splits, num_classes, 0, False, vocabulary)
-    columns = [column, label] + ([writer_column] if writer_column else [])
-    splits = _decoded(train, test, columns, test_fraction, size)
-    return _build(path, *splits, num_classes, augment_pad, flip)
+        settings = {"vocabulary": vocabulary, "max_length": max_length}
+    elif writer_column:
+        columns.append(writer_column)
 
-
-def _decoded(
-    train: list[Path], test: list[Path], columns: list[str], fraction: float, size: int | None
-) -> tuple[Split, Split]:
-    """Images of parquet files; ``columns`` are image, label and perhaps writer."""
+    def read(files: list[Path], *names: str, mode: str | None = None) -> Split:
+        if is_text:
+            return parquet.read_texts(files, *names)
+        return parquet.read_images(files, *names, mode=mode, size=size)
 
     def decode() -> tuple[Split, Split]:
-        whole = parquet.read_images(train, *columns, size=size)
+        kept = read(train, *columns)
         if test:
-            mode = channel_mode(whole)
-            return whole, parquet.read_images(test, *columns[:2], mode=mode, size=size)
-        kept, held_out = stratified_split(whole.y, fraction, SPLIT_SEED)
-        return whole.take(kept), whole.take(held_out)
-
-    settings = {"columns": columns, "fraction": fraction, "size": size}
-    return cached("parquet", train + test, decode, **settings)
-
-
-def _encoded(
-    train: list[Path], test: list[Path], columns: list[str], fraction: float, **sizes: int
-) -> tuple[Split, Split]:
-    """Token ids of parquet files; ``columns`` are text and label."""
-
-    def decode() -> tuple[Split, Split]:
-        whole = _read_texts(train, columns)
-        if test:
-            kept, held_out = whole, _read_texts(test, columns)
+            rest = read(test, *columns[:2], mode=None if is_text else channel_mode(kept))
         else:
-            labels = np.array([label for _, label in whole])
-            places = stratified_split(labels, fraction, SPLIT_SEED)
-            kept, held_out = ([whole[place] for place in part] for part in places)
-        return text.encode_splits(lambda: iter(kept), lambda: iter(held_out), **sizes)
+            places = stratified_split(kept.y, test_fraction, SPLIT_SEED)
+            kept, rest = (kept.take(part) for part in places)
+        if not is_text:
+            return kept, rest
+        train_texts, test_texts = (list(zip(part.x, part.y, strict=True)) for part in (kept, rest))
+        return text.encode_splits(lambda: train_texts, lambda: test_texts, vocabulary, max_length)
 
-    return cached("parquet", train + test, decode, columns=columns, fraction=fraction, **sizes)
-
-
-def _read_texts(files: list[Path], columns: list[str]) -> list[tuple[str, int]]:
-    texts: list[str] = []
-    values: list[object] = []
-    for name, (content, label) in parquet.read_rows(files, columns):
-        texts.append(parquet.as_text(content, name))
-        values.append(label)
-    return list(zip(texts, parquet.as_labels(values, files, columns[1]).tolist(), strict=True))
+    splits = cached(
+        "parquet", train + test, decode, columns=columns, fraction=test_fraction, **settings
+    )
+    if is_text:
+        return _build(path, *splits, vocabulary, num_classes)
+    return _build(path, *splits, 0, num_classes, augment_pad, flip)
 
 
 def _check_exists(path: Path, found: bool, expected: str) -> None:
@@ -176,37 +159,23 @@ def _check_exists(path: Path, found: bool, expected: str) -> None:
         raise DataError(f"{path} does not exist or is incomplete; put {expected} there")
 
 
-def check_classes(where: str, train: Array, test: Array) -> None:
-    """Refuse labels from which nothing can be learned, or that cannot be learned."""
-    known = np.unique(train)
-    if len(known) == 1:
-        raise DataError(
-            f"all training labels of {where} are {known[0]}; a data set needs two classes or more"
-        )
-    strange = np.setdiff1d(test, known)
-    if len(strange) and len(known):
-        raise DataError(
-            f"the test labels of {where} include {strange[0]}, which no training sample has; "
-            "check that both parts number the classes alike"
-        )
-
-
 def _highest(*arrays: Array) -> int:
-    return max((int(array.max()) for array in arrays if array.size), default=0)
+    """Of whole numbers; arrays of another type are left to the checks."""
+    integers = [array for array in arrays if array.size and array.dtype.kind in "iu"]
+    return max((int(array.max()) for array in integers), default=0)
 
 
 def _build(
     path: Path,
     train: Split,
     test: Split,
-    num_classes: int | None,
-    augment_pad: int,
-    flip: bool,
     vocabulary: int = 0,
+    num_classes: int | None = None,
+    augment_pad: int = 0,
+    flip: bool = False,
 ) -> Dataset:
     if num_classes is None:
-        integers = all(split.y.dtype.kind in "iu" for split in (train, test))
-        num_classes = _highest(train.y, test.y) + 1 if integers else 1
+        num_classes = _highest(train.y, test.y) + 1
         if num_classes > len(train.y) > 0:
             raise DataError(
                 f"labels of {path} go up to {num_classes - 1} with {len(train.y)} training "
@@ -221,22 +190,15 @@ def _build(
         flip=flip,
         vocabulary=vocabulary,
     )
-    check_classes(str(path), train.y, test.y)
-    return built
-
-
-def load_by(loader: Callable[..., Any], name: str, options: dict[str, Any]) -> Dataset:
-    """What a function of the user's returns: arrays as in an npz file, as a dictionary."""
-    try:
-        arrays = loader(**options)
-    except Exception as error:  # whatever a loader of one's own raises
+    known = np.unique(train.y)
+    if len(known) == 1:
         raise DataError(
-            f"dataset {name!r} failed: {type(error).__name__}: {error}", traceback.format_exc()
-        ) from error
-    needed = ("x_train", "y_train", "x_test", "y_test")
-    if not isinstance(arrays, dict) or any(key not in arrays for key in needed):
-        raise DataError(
-            f"dataset {name!r} returned {type(arrays).__name__}; return a dictionary with the "
-            f"arrays {', '.join(needed)}"
+            f"all training labels of {path} are {known[0]}; a data set needs two classes or more"
         )
-    return from_arrays(Path(name.replace(":", ".")), {k: np.asarray(v) for k, v in arrays.items()})
+    strange = np.setdiff1d(test.y, known)
+    if len(strange):
+        raise DataError(
+            f"the test labels of {path} include {strange[0]}, which no training sample has; "
+            "check that both parts number the classes alike"
+        )
+    return built

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from specgrad_data.cache import cached
 from specgrad_data.dataset import Split
 from specgrad_data.errors import DataError, installing
-from specgrad_data.files import Array, damaged, number
+from specgrad_data.files import Array, missing, number, readable
 from specgrad_data.images import decode_images
 
 ROWS_AT_ONCE = 1024
@@ -33,7 +35,19 @@ def find_parquet(folder: Path, *splits: str) -> list[Path]:
     return []
 
 
-def _open(path: Path) -> Any:
+def find_parts(name: str, folder: Path, *test_splits: str) -> tuple[list[Path], list[Path]]:
+    """The training and the test files of a data set that has a name; both must be there."""
+    train, test = find_parquet(folder, "train"), find_parquet(folder, *test_splits)
+    if not train:
+        raise missing(name, folder)
+    if not test:
+        raise missing(name, folder, f"{test_splits[0]}.parquet")
+    return train, test
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file, to be read in this context: what turns out to be damaged is refused."""
     try:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
@@ -41,21 +55,14 @@ def _open(path: Path) -> Any:
         raise DataError(
             f"{path} needs pyarrow, which cannot be imported ({error}); {installing('fl')}"
         ) from error
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise damaged(path, error) from error
-
-
-def column_names(path: Path) -> list[str]:
-    """Columns of a parquet file, whether or not they are nested."""
-    with _open(path) as file:
-        return list(file.schema_arrow.names)
+    with readable(path, pyarrow.ArrowException), pyarrow.parquet.ParquetFile(path) as file:
+        yield file
 
 
 def pick_column(path: Path, *candidates: str) -> str:
-    """The first of these columns that the file has."""
-    present = column_names(path)
+    """The first of these columns that the file has, whether or not it is nested."""
+    with _opened(path) as file:
+        present = file.schema_arrow.names
     for candidate in candidates:
         if candidate in present:
             return candidate
@@ -64,21 +71,10 @@ def pick_column(path: Path, *candidates: str) -> str:
     )
 
 
-def count_rows(files: list[Path]) -> int:
-    """Rows of all files together."""
-    total = 0
-    for path in files:
-        with _open(path) as file:
-            total += file.metadata.num_rows
-    return total
-
-
 def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Every row of these columns as Python values, with a name for errors."""
     for path in files:
-        with _open(path) as file:
-            import pyarrow
-
+        with _opened(path) as file:
             absent = [name for name in columns if name not in file.schema_arrow.names]
             if absent:
                 raise DataError(
@@ -86,14 +82,11 @@ def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tupl
                     f"{', '.join(absent)}; name a column that is there"
                 )
             row = 0
-            try:
-                for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
-                    values = [batch.column(name).to_pylist() for name in columns]
-                    for fields in zip(*values, strict=True):
-                        yield f"{row} of {path}", fields
-                        row += 1
-            except (pyarrow.ArrowException, OSError, ValueError) as error:
-                raise damaged(path, error) from error
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
+                values = [batch.column(name).to_pylist() for name in columns]
+                for fields in zip(*values, strict=True):
+                    yield f"{row} of {path}", fields
+                    row += 1
 
 
 def read_images(
@@ -109,6 +102,10 @@ def read_images(
     labels: list[Any] = []
     writers: list[Any] = []
     columns = [image, label] + ([writer] if writer else [])
+    count = 0
+    for path in files:
+        with _opened(path) as file:
+            count += file.metadata.num_rows
 
     def encoded() -> Iterable[tuple[str, bytes]]:
         for name, (picture, *rest) in read_rows(files, columns):
@@ -122,13 +119,39 @@ def read_images(
             writers.extend(rest[1:])
             yield name, content
 
-    pixels = decode_images(encoded(), count_rows(files), mode=mode, size=size)
+    pixels = decode_images(encoded(), count, mode=mode, size=size)
     return Split(
-        pixels, as_labels(labels, files, label), number(np.array(writers)) if writer else None
+        pixels, _as_labels(labels, files, label), number(np.array(writers)) if writer else None
     )
 
 
-def as_labels(values: Sequence[object], files: list[Path], column: str) -> Array:
+def read_parts(
+    name: str, folder: Path, images: tuple[str, ...], labels: tuple[str, ...], *test_splits: str
+) -> tuple[Split, Split]:
+    """The colour images of a data set that has a name, decoded once.
+
+    images, labels: what their columns may be called
+    """
+    train, test = find_parts(name, folder, *test_splits)
+
+    def decode() -> tuple[Split, Split]:
+        columns = pick_column(train[0], *images), pick_column(train[0], *labels)
+        return read_images(train, *columns, mode="RGB"), read_images(test, *columns, mode="RGB")
+
+    return cached(name, train + test, decode)
+
+
+def read_texts(files: list[Path], column: str, label: str) -> Split:
+    """Texts as Python strings in an array of objects."""
+    texts: list[str] = []
+    labels: list[object] = []
+    for name, (content, value) in read_rows(files, [column, label]):
+        texts.append(as_text(content, name))
+        labels.append(value)
+    return Split(np.array(texts, dtype=object), _as_labels(labels, files, label))
+
+
+def _as_labels(values: Sequence[object], files: list[Path], column: str) -> Array:
     """Python values of a label column as an integer array."""
     if not all(isinstance(value, int) and abs(value) < 2**63 for value in values):
         raise DataError(

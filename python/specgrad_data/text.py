@@ -6,10 +6,9 @@ import html
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specgrad_data.dataset import Split
 from specgrad_data.errors import DataError
@@ -21,8 +20,8 @@ MAX_LENGTH = 128
 SHORTEST = 5
 _LINE_BREAK = re.compile(r"\\n|<br\s*/?>")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-
-Samples = Callable[[], Iterator[tuple[str, int]]]
+# starts a new pass over texts and their labels, so that millions need not be in memory
+Samples = Callable[[], Iterable[tuple[str, int]]]
 
 
 def tokenize(text: str) -> list[str]:
@@ -49,20 +48,21 @@ def count_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
     return {word: rank + 2 for rank, word in enumerate(ranked[: size - 2])}
 
 
-def encode(texts: Iterable[str], vocabulary: dict[str, int], length: int) -> NDArray[np.int32]:
+def encode(samples: Iterable[tuple[str, int]], vocabulary: dict[str, int], length: int) -> Split:
     """``[N, length]`` ids: longer texts are cut, shorter ones padded with 0.
 
     A text without any word is one unknown word.
 
-    >>> encode(["b c", "!"], {"b": 2}, length=3)
+    >>> encode([("b c", 0), ("!", 1)], {"b": 2}, length=3).x
     array([[2, 1, 0],
            [1, 0, 0]], dtype=int32)
     """
-    ids = array("i")
-    for text in texts:
+    ids, labels = array("i"), array("q")
+    for text, label in samples:
         row = [vocabulary.get(word, UNKNOWN) for word in tokenize(text)[:length]] or [UNKNOWN]
         ids.extend(row + [PAD] * (length - len(row)))
-    return np.frombuffer(ids, dtype=np.intc).reshape(-1, length).astype(np.int32)
+        labels.append(label)
+    return Split(np.array(ids, np.int32).reshape(-1, length), np.array(labels, np.int64))
 
 
 def check_sizes(vocabulary: int, max_length: int) -> None:
@@ -76,22 +76,6 @@ def check_sizes(vocabulary: int, max_length: int) -> None:
 def encode_splits(
     train: Samples, test: Samples, vocabulary: int, max_length: int
 ) -> tuple[Split, Split]:
-    """Both splits as ids of the training split's vocabulary.
-
-    Each argument starts a new pass over its ``(text, label)`` pairs, so that millions of texts
-    need not be in memory.
-    """
+    """Both splits as ids of the training split's vocabulary."""
     words = count_vocabulary((text for text, _ in train()), vocabulary)
-    return _encode_split(train, words, max_length), _encode_split(test, words, max_length)
-
-
-def _encode_split(samples: Samples, words: dict[str, int], length: int) -> Split:
-    labels = array("q")
-
-    def texts() -> Iterator[str]:
-        for text, label in samples():
-            labels.append(label)
-            yield text
-
-    ids = encode(texts(), words, length)
-    return Split(ids, np.array(labels, dtype=np.int64))
+    return encode(train(), words, max_length), encode(test(), words, max_length)

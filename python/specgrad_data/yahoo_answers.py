@@ -8,9 +8,9 @@ from pathlib import Path
 
 from specgrad_data import parquet, text
 from specgrad_data.cache import cached
-from specgrad_data.dataset import Dataset, build
+from specgrad_data.dataset import Dataset, Split, build
 from specgrad_data.errors import DataError
-from specgrad_data.files import damaged, missing
+from specgrad_data.files import readable, required
 
 NAME = "yahoo_answers"
 NUM_CLASSES = 10
@@ -26,54 +26,35 @@ def load(
     max_length: words of each text that are kept
     """
     text.check_sizes(vocabulary, max_length)
-    sources, train, test = _find(folder)
-    splits = cached(
-        NAME,
-        sources,
-        lambda: text.encode_splits(train, test, vocabulary, max_length),
-        vocabulary=vocabulary,
-        max_length=max_length,
-    )
+    unpacked = folder / "yahoo_answers_csv"
+    where = unpacked if (unpacked / "train.csv").is_file() else folder
+    if (where / "train.csv").is_file():
+        train, test = [where / "train.csv"], [required(NAME, where / "test.csv")]
+        read = _read_csv
+    else:
+        train, test = parquet.find_parts(NAME, folder, "test")
+        read = _read_parquet
+    sizes = {"vocabulary": vocabulary, "max_length": max_length}
+
+    def decode() -> tuple[Split, Split]:
+        return text.encode_splits(lambda: read(train), lambda: read(test), **sizes)
+
+    splits = cached(NAME, train + test, decode, **sizes)
     return build(NAME, *splits, num_classes=NUM_CLASSES, vocabulary=vocabulary)
 
 
-def _find(folder: Path) -> tuple[list[Path], text.Samples, text.Samples]:
-    """The files, and for each split what starts a pass over its samples."""
-    for place in (folder / "yahoo_answers_csv", folder):
-        if (place / "train.csv").is_file():
-            return _find_csv(place / "train.csv", place / "test.csv")
-    if parquet.find_parquet(folder, "train"):
-        return _find_parquet(folder)
-    raise missing(NAME, folder)
-
-
-def _find_csv(train: Path, test: Path) -> tuple[list[Path], text.Samples, text.Samples]:
-    if not test.is_file():
-        raise missing(NAME, test.parent, test.name)
-    return [train, test], lambda: _read_csv(train), lambda: _read_csv(test)
-
-
-def _find_parquet(folder: Path) -> tuple[list[Path], text.Samples, text.Samples]:
-    train, test = (parquet.find_parquet(folder, split) for split in ("train", "test"))
-    if not test:
-        raise missing(NAME, folder, "test.parquet")
-    return train + test, lambda: _read_parquet(train), lambda: _read_parquet(test)
-
-
-def _read_csv(path: Path) -> Iterator[tuple[str, int]]:
+def _read_csv(files: list[Path]) -> Iterator[tuple[str, int]]:
     """Texts and labels from 0; the file counts classes from 1."""
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            for row in reader:
-                if len(row) != 4 or not row[0].isdecimal() or not 1 <= int(row[0]) <= NUM_CLASSES:
-                    raise DataError(
-                        f"{path} line {reader.line_num} is not a class from 1 to {NUM_CLASSES} and "
-                        "three texts; the file is damaged or another one, get it again"
-                    )
-                yield " ".join(row[1:]), int(row[0]) - 1
-    except (csv.Error, UnicodeDecodeError, OSError) as error:
-        raise damaged(path, error) from error
+    [path] = files
+    with readable(path, csv.Error), open(path, encoding="utf-8", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        for row in reader:
+            if len(row) != 4 or not row[0].isdecimal() or not 1 <= int(row[0]) <= NUM_CLASSES:
+                raise DataError(
+                    f"{path} line {reader.line_num} is not a class from 1 to {NUM_CLASSES} and "
+                    "three texts; the file is damaged or another one, get it again"
+                )
+            yield " ".join(row[1:]), int(row[0]) - 1
 
 
 def _read_parquet(files: list[Path]) -> Iterator[tuple[str, int]]:

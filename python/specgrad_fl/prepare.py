@@ -55,7 +55,7 @@ def _check_optimizer(config: Config) -> None:
 def load_data(config: Config) -> Dataset:
     """The configured data set."""
     form, colon, _ = config.dataset.partition(":")
-    if colon and form not in specgrad_data.OWN_LOADERS:
+    if colon and form not in specgrad_data.OWN_FORMS:
         loader = imported("dataset", config.dataset)
         return own.load_by(loader, config.dataset, config.data_options)
     root = Path(config.data_root) if config.data_root else None

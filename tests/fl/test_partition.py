@@ -22,8 +22,8 @@ def labelled(labels: np.ndarray, num_classes: int, **fields: object) -> Dataset:
     """A data set of the smallest images with these training labels."""
     images = np.arange(len(labels), dtype=np.uint8)[:, None, None, None] % 251
     images[0] = 255
-    writers = fields.pop("writers", None)
-    train = Split(images, labels, writers)
+    given = {name: fields.pop(name) for name in ("writers", "domains", "bases") if name in fields}
+    train = Split(images, labels, **given)
     test = Split(images[:1], labels[:1])
     return build("toy", train, test, num_classes=num_classes, **fields)
 

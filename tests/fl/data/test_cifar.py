@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from specgrad_data import DataError, Dataset, DataWarning, cifar, cifar_c, load
+from specgrad_data import DataError, Dataset, DataWarning, cifar, load
 from specgrad_data.catalog import EXTRA_CORRUPTIONS, STANDARD_CORRUPTIONS
 
 PER_BATCH = 20
@@ -32,7 +32,6 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ci
     family = getattr(cifar, FAMILIES[request.param])
     reduced = dataclasses.replace(
         family,
-        records=PER_BATCH * 5 // len(family.train),
         train_size=PER_BATCH * 5,
         test_size=PER_BATCH,
         # of uniform noise, so that the alarm about lossy copies is silent
@@ -48,8 +47,9 @@ def write_binary(folder: Path, family: cifar.Family) -> tuple[np.ndarray, ...]:
     folder.mkdir(parents=True)
     train_x, train_y = samples(0, family.train_size, family.num_classes)
     test_x, test_y = samples(1, family.test_size, family.num_classes)
+    records = family.train_size // len(family.train)
     for place, name in enumerate(family.train):
-        rows = slice(place * family.records, (place + 1) * family.records)
+        rows = slice(place * records, (place + 1) * records)
         write_records(folder / name, family, train_x[rows], train_y[rows])
     write_records(folder / family.test, family, test_x, test_y)
     return train_x, train_y, test_x, test_y
@@ -273,7 +273,7 @@ def corrupted(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, Path]:
     """Corruption files of 50 base images: pixel (0, 0) is the base, (0, 1) type and severity."""
-    monkeypatch.setattr(cifar_c, "BASES", BASES)
+    monkeypatch.setattr(cifar, "BASES", BASES)
     name = request.param
     folder = tmp_path / name / {"cifar10_c": "CIFAR-10-C", "cifar100_c": "CIFAR-100-C"}[name]
     folder.mkdir(parents=True)

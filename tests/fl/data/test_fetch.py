@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 from specgrad_data import DataError
 from specgrad_data import catalog as list_entries
-from specgrad_data.archive import unpack
-from specgrad_data.catalog import ENTRIES, Entry, LocalFile, RemoteFile, is_archive
-from specgrad_data.fetch import fetch
+from specgrad_data.catalog import ENTRIES, Entry, RemoteFile, is_archive
+from specgrad_data.fetch import fetch, unpack
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -103,7 +102,7 @@ def register(
     server: Server,
     name: str,
     content: bytes,
-    provides: tuple[LocalFile, ...] = (),
+    provides: dict[str, int | None] | None = None,
 ) -> None:
     file = RemoteFile(
         name,
@@ -111,7 +110,9 @@ def register(
         size=len(content),
         md5=hashlib.md5(content).hexdigest(),
     )
-    monkeypatch.setitem(ENTRIES, "toy", Entry("toy", "a toy", files=(file,), provides=provides))
+    monkeypatch.setitem(
+        ENTRIES, "toy", Entry("toy", "a toy", files=(file,), provides=provides or {})
+    )
 
 
 def test_whole_file_with_progress(toy: Server, tmp_path: Path):
@@ -314,7 +315,7 @@ def test_archive_is_unpacked_and_removed(
         members = [(tarfile.TarInfo(f"inner/{n}.bin"), b"content") for n in ("a", "deep/b")]
         content = make_tar(members, "w" if suffix == ".tar" else "w:gz")
     server.files["toy" + suffix] = content
-    register(monkeypatch, server, "toy" + suffix, content, (LocalFile("inner/a.bin", 7),))
+    register(monkeypatch, server, "toy" + suffix, content, {"inner/a.bin": 7})
     folder = fetch("toy", tmp_path)
     assert (folder / "inner" / "a.bin").read_bytes() == b"content"
     assert (folder / "inner" / "deep" / "b.bin").read_bytes() == b"content"
@@ -332,7 +333,7 @@ def test_archive_put_there_by_hand_is_unpacked_offline(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     content = make_tar([(tarfile.TarInfo("inner/a.bin"), b"content")])
-    register(monkeypatch, server, "toy.tar.gz", content, (LocalFile("inner/a.bin"),))
+    register(monkeypatch, server, "toy.tar.gz", content, {"inner/a.bin": None})
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "toy.tar.gz").write_bytes(content)
     folder = fetch("toy", tmp_path)

@@ -212,6 +212,10 @@ def test_tiny_imagenet_folders(tmp_path: Path, few_classes: list[str]):
     assert dataset.test_y.tolist() == [2, 0, 1]
     assert dataset.test_x[:, 2, 9, 9].tolist() == [120, 40, 80]
     assert (dataset.augment_pad, dataset.flip) == (8, True)
+    # labels are not kept longer than the file they come from
+    annotations = where / "val" / "val_annotations.txt"
+    annotations.write_text(annotations.read_text().replace("n03", "n01"))
+    assert load("tiny_imagenet", tmp_path).test_y.tolist() == [0, 0, 1]
 
 
 def test_tiny_imagenet_that_is_incomplete(tmp_path: Path, few_classes: list[str]):
@@ -325,6 +329,9 @@ def test_femnist_files_that_cannot_be_used(tmp_path: Path):
     bad = leaf({"f1": 20})
     bad["user_data"]["f1"]["y"][3] = 62
     refuses(bad, "labels in .* go from 0 to 62")
+    bad = leaf({"f1": 20, "f2": 20})
+    bad["user_data"]["f2"]["y"] = [[0, 1]] * 20
+    refuses(bad, "20 images and 40 labels where 20 are announced")
 
 
 def test_femnist_from_parquet(tmp_path: Path):

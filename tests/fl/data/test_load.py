@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from specgrad_data import LOADERS, DataError, catalog, default_root, load
+from specgrad_data import DataError, catalog, default_root, load
 from specgrad_data.dataset import Split, build, channel_statistics, stratified_split
 
 
@@ -33,11 +33,7 @@ def test_digits_do_not_change():
     assert load("digits").fingerprint == load("digits").fingerprint == "e428e9848eba59bc"
 
 
-def test_every_named_data_set_is_in_the_catalogue():
-    assert [entry.name for entry in catalog()] == list(LOADERS)
-
-
-@pytest.mark.parametrize("name", [name for name in LOADERS if name != "digits"])
+@pytest.mark.parametrize("name", [e.name for e in catalog() if e.name != "digits"])
 def test_missing_data_say_what_to_put_where(name: str, tmp_path: Path):
     for root in (tmp_path / "absent", tmp_path):
         (tmp_path / name).mkdir(exist_ok=True)

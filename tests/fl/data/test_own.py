@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from specgrad_data import DataError, load
+from specgrad_data import DataError, load, own
 
 
 def pixels(*shape: int) -> np.ndarray:
@@ -78,6 +78,10 @@ def test_npz_of_tokens(tmp_path: Path):
         ({"x_train": np.zeros((0, 6, 5, 3), np.uint8)}, "at least one image"),
         ({"x_train": np.full((12, 5), -1), "x_test": np.ones((4, 5), int)}, "go from -1 to -1"),
         ({"writer_train": np.arange(5)}, "5 writers for 12 training samples"),
+        (
+            {"x_train": np.ones((12, 5), int), "x_test": np.full((4, 5), np.nan)},
+            r"the test part of a has shape \(4, 5\) and dtype float64; token ids must be integers",
+        ),
     ],
 )
 def test_npz_that_is_refused(tmp_path: Path, changes: dict[str, np.ndarray], complaint: str):
@@ -93,6 +97,18 @@ def test_npz_that_is_missing_or_no_npz(tmp_path: Path):
         load(f"npz:{tmp_path / 'array.npy'}")
     with pytest.raises(DataError, match="choose first or last"):
         load(write_npz(tmp_path / "a.npz"), channels="middle")
+
+
+def test_arrays_of_a_loader_that_are_refused():
+    images = {"x_train": pixels(4, 6, 5), "x_test": pixels(2, 6, 5)}
+    arrays = {**images, "y_train": [0, 1, 0, 1], "y_test": [0, 1]}
+    assert own.load_by(lambda: {**arrays, "notes": [[1], [1, 2]]}, "a:b", {}).num_classes == 2
+    for changes, complaint in (
+        ({"y_train": [[0], [0, 1]]}, "dataset 'a:b' failed: ValueError"),
+        ({"writer_train": ["ann", None, "bob", "bob"]}, "name every writer"),
+    ):
+        with pytest.raises(DataError, match=complaint):
+            own.load_by(lambda changes=changes: {**arrays, **changes}, "a:b", {})
 
 
 def encode(image: np.ndarray) -> bytes:
@@ -163,6 +179,9 @@ def test_parquet_of_images_with_and_without_a_test_file(tmp_path: Path):
     assert load(f"parquet:{tmp_path / 'train.parquet'}").train_x.shape == (16, 1, 4, 4)
     with pytest.raises(DataError, match="but not nobody"):
         load(name, writer_column="nobody")
+    write_pictures(tmp_path / "train.parquet", 20, author=["ann", None] * 10)
+    with pytest.raises(DataError, match="writers of the samples are not of one kind"):
+        load(name, writer_column="author")
 
 
 def test_parquet_of_texts(tmp_path: Path):
