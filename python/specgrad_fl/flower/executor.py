@@ -17,12 +17,12 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from specgrad_fl import prepare
 from specgrad_fl.client import Report
 from specgrad_fl.errors import RunError
 from specgrad_fl.executor import InProcess
 from specgrad_fl.flower import wire
 from specgrad_fl.flower.place import fingerprint
+from specgrad_fl.partition import split
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.storage import ClientRounds
 from specgrad_fl.vectors import FlatModel, Layout
@@ -64,7 +64,7 @@ class FlowerExecutor(InProcess):
         self._config, self._blueprint = blueprint.config, blueprint.as_dict()
         self._sizes: list[int] = arrays["sizes"].tolist()
         samples = [arrays[name].numpy() for name in ("train_x", "train_y")]
-        clients = prepare.split_clients(arrays)
+        clients = split(arrays)
         self._known = [fingerprint(*(part[held] for part in samples)) for held in clients]
         # the node of each client, nodes that said which ones they have, and why some take no part
         self._hosts: dict[int, int] = {}
