@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,23 +77,20 @@ class Executor(Protocol):
         return
 
 
-def spans(count: int, size: int) -> list[tuple[int, int]]:
-    """Ranges of at most ``size`` that cover ``count`` samples.
-
-    >>> spans(5, 2)
-    [(0, 2), (2, 4), (4, 5)]
-    """
-    return [(start, min(start + size, count)) for start in range(0, count, size)]
+def pieces(arrays: dict[str, Tensor], part: str, size: int) -> list[tuple[str, int, int]]:
+    """The samples of ``test`` or ``held_out`` in ranges of ``size``; the last may be shorter."""
+    count = len(arrays["test_y" if part == "test" else part])
+    return [(part, start, start + size) for start in range(0, count, size)]
 
 
-def summed(parts: Iterable[tuple[list[int], float]], count: int) -> Score:
-    """The score of the whole from its parts, added in their order."""
+def summed(scored: Iterable[tuple[list[int], float]]) -> Score:
+    """The score of the whole from its pieces, added in their order."""
     right: list[int] = []
     loss = 0.0
-    for part_right, part_loss in parts:
-        right += part_right
-        loss += part_loss
-    return Score(right, loss / count)
+    for piece_right, piece_loss in scored:
+        right += piece_right
+        loss += piece_loss
+    return Score(right, loss / len(right))
 
 
 class InProcess(Executor):
@@ -104,8 +101,7 @@ class InProcess(Executor):
     ) -> None:
         self.board = Board(private(layout))
         self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
-        self._counts = prepare.scored_counts(arrays)
-        self._batch = blueprint.config.eval_batch
+        self._arrays, self._eval_batch = arrays, blueprint.config.eval_batch
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
         return [
@@ -114,9 +110,8 @@ class InProcess(Executor):
 
     def score(self, part: str = "test") -> Score:
         self._runner.load_scored()
-        count = self._counts[part]
-        scored = (self._runner.score(part, *span) for span in spans(count, self._batch))
-        return summed(scored, count)
+        found = pieces(self._arrays, part, self._eval_batch)
+        return summed(self._runner.score(*piece) for piece in found)
 
 
 class Workers(Executor):
@@ -131,7 +126,6 @@ class Workers(Executor):
     ) -> None:
         self._blueprint, self._arrays, self._layout = blueprint, arrays, layout
         self._sizes = arrays["sizes"].tolist()
-        self._counts = prepare.scored_counts(arrays)
         self._config = blueprint.config
         self._memory = [0.0] * processes
         self._pool = Pool("specgrad_fl.executor", processes, self._config.threads)
@@ -147,7 +141,7 @@ class Workers(Executor):
             self._pool.start()
             self._pool.tell_all(
                 {
-                    "blueprint": self._blueprint.as_dict(),
+                    "blueprint": asdict(self._blueprint),
                     "folder": str(folder),
                     "data": data_layout,
                     "board": self._layout,
@@ -174,12 +168,14 @@ class Workers(Executor):
         return [reports[row] for row in range(len(clients))]
 
     def score(self, part: str = "test") -> Score:
-        self._pool.tell_all({"load": None})
-        count = self._counts[part]
-        parts: dict[int, Any] = {}
-        orders = [{"score": [part, *span]} for span in spans(count, self._config.eval_batch)]
-        self._pool.spread(orders, lambda index, _, reply: parts.__setitem__(index, reply["value"]))
-        return summed((parts[index] for index in range(len(orders))), count)
+        self._pool.tell_all({"load_scored": []})
+        found = pieces(self._arrays, part, self._config.eval_batch)
+        scored: dict[int, Any] = {}
+        self._pool.spread(
+            [{"score": piece} for piece in found],
+            lambda index, _, reply: scored.__setitem__(index, reply["value"]),
+        )
+        return summed(scored[index] for index in range(len(found)))
 
     def memory(self) -> list[float]:
         return list(self._memory)
@@ -226,7 +222,7 @@ def _runner(order: Message) -> ClientRunner:
 
 
 class Worker:
-    """A runner, made by the first order."""
+    """A runner, made by the first order; every other order is a call of one of its methods."""
 
     runner: ClientRunner | None = None
 
@@ -234,11 +230,9 @@ class Worker:
         if self.runner is None:
             self.runner = _runner(order)
             return None
-        if "train" in order:
-            return self.runner.train(*order["train"]).as_dict()
-        if "load" in order:
-            return self.runner.load_scored()
-        return self.runner.score(*order["score"])
+        ((method, arguments),) = order.items()
+        answer = getattr(self.runner, method)(*arguments)
+        return vars(answer) if isinstance(answer, Report) else answer
 
     def own_code(self) -> dict[str, str]:
         """What may be to blame besides ourselves."""

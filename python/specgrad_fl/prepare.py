@@ -13,7 +13,7 @@ from specgrad_data import Dataset, own
 from torch import Tensor
 
 from specgrad_fl import machine, methods, models
-from specgrad_fl.client import ClientRunner
+from specgrad_fl.client import NO_SAMPLES, ClientRunner
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.filters import filter_plan
@@ -141,26 +141,14 @@ class Blueprint:
     kind: Format
     inputs: models.Inputs
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "config": self.config.as_dict(),
-            "kind": vars(self.kind),
-            "inputs": vars(self.inputs),
-        }
-
     @staticmethod
     def parse(fields: dict[str, Any]) -> Blueprint:
-        """The inverse of :meth:`as_dict`."""
+        """What JSON made of one, and of ``asdict``."""
         return Blueprint(
             Config(**fields["config"]),
-            Format.parse(fields["kind"]),
+            Format(**fields["kind"]),
             models.Inputs(**fields["inputs"]),
         )
-
-
-def scored_counts(arrays: dict[str, Tensor]) -> dict[str, int]:
-    """How many samples can be scored, by part: ``test`` and ``held_out``."""
-    return {"test": len(arrays["test_y"]), "held_out": len(arrays.get("held_out", ()))}
 
 
 def federation_of(
@@ -215,4 +203,5 @@ def build_runner(
     method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
     samples = Samples(blueprint.kind, arrays, machine.device_of(config))
     partition = dict(enumerate(split(arrays)))
-    return ClientRunner(config, flat, samples, partition, method, board, arrays.get("held_out"))
+    held_out = arrays.get("held_out", NO_SAMPLES)
+    return ClientRunner(config, flat, samples, partition, method, board, held_out)

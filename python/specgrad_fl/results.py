@@ -161,7 +161,7 @@ class LoadedRun:
     def predict(self, samples: Any, which: str = "best", batch: int = 100) -> Tensor:
         """The class of each sample: ``uint8 [N, C, H, W]`` images as the data set had them, or
         ``[N, L]`` token ids."""
-        form = Format.parse(self._about["format"])
+        form = Format(**self._about["format"])
         given = torch.as_tensor(samples)
         if form.shape and (given.dtype != torch.uint8 or tuple(given.shape[1:]) != form.shape):
             raise ConfigError(

@@ -134,7 +134,7 @@ class Trainer:
         self._keeping.save(client, order["round"] + 1, kept, {newest, stored})
         sent = wire.returned(method, board.results[0], board.buffer_results[0], kept)
         results |= {f"{client}/{name}": vector.numpy().copy() for name, vector in sent.items()}
-        return report.as_dict()
+        return vars(report)
 
     def _runner_for(self, client: int) -> ClientRunner:
         """The runner with the samples of one client, and of no other."""

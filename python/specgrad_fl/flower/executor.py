@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import Any
 
@@ -61,7 +61,7 @@ class FlowerExecutor(InProcess):
     ) -> None:
         super().__init__(blueprint, arrays, flat, layout)
         self._grid, self._run, self._states = grid, run, states
-        self._config, self._blueprint = blueprint.config, blueprint.as_dict()
+        self._config, self._blueprint = blueprint.config, asdict(blueprint)
         self._sizes: list[int] = arrays["sizes"].tolist()
         samples = [arrays[name].numpy() for name in ("train_x", "train_y")]
         clients = split(arrays)

@@ -8,9 +8,8 @@ from typing import Any, get_type_hints
 
 from specgrad_fl.config import check_range, coerced
 from specgrad_fl.errors import ConfigError, suggest
-from specgrad_fl.methods.base import FedAvg, Federation, Local, Method, Round, weighted_sum
-from specgrad_fl.methods.on_clients import FedCM, FedDyn, FedProx, FedSAM, Scaffold
-from specgrad_fl.methods.on_server import FedAWA, FedDisco, FedLWS
+from specgrad_fl.methods import bundled
+from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
 from specgrad_fl.own_code import imported
 
 __all__ = [
@@ -26,8 +25,7 @@ __all__ = [
     "weighted_sum",
 ]
 
-_BUNDLED = (FedAvg, FedProx, FedDyn, Scaffold, FedCM, FedSAM, FedDisco, FedAWA, FedLWS)
-METHODS: dict[str, type[Method]] = {method.name: method for method in _BUNDLED}
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Method, *bundled.METHODS)}
 
 
 def method_class(name: str) -> type[Method]:
@@ -51,7 +49,7 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
     ``others`` are methods that the same table serves: what only they know is left to them.
     """
     kinds = get_type_hints(method_class(name).Options)
-    fields = {field.name: field for field in dataclasses.fields(method_class(name).Options)}
+    fields = _fields(name)
     chosen: dict[str, Any] = {}
     for key, value in options.items():
         owner, _, option = key.rpartition(".")
@@ -60,7 +58,7 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
                 raise ConfigError(f"option {key!r} names no method; {suggest(owner, METHODS)}")
             continue
         if option not in kinds:
-            if not owner and any(option in _names(other) for other in others):
+            if not owner and any(option in _fields(other) for other in others):
                 continue
             hint = suggest(option, kinds) if kinds else "it has none"
             raise ConfigError(f"method {name!r} has no option {option!r}; {hint}")
@@ -78,8 +76,8 @@ def resolve_options(name: str, options: dict[str, Any]) -> Any:
         raise ConfigError(f"method {name!r}: {error}") from error
 
 
-def _names(method: str) -> set[str]:
-    return {field.name for field in dataclasses.fields(method_class(method).Options)}
+def _fields(method: str) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(method_class(method).Options)}
 
 
 def build(name: str, options: dict[str, Any], federation: Federation) -> Method:
