@@ -256,11 +256,12 @@ def _check_environment() -> None:
 def _check_unknown(unknown: list[str], parser: Parser) -> None:
     for word in unknown:
         flag = word.partition("=")[0]
+        name = flag.lstrip("-").replace("-", "_")
         hint = f"see {parser.prog} --help"
-        if flag.lstrip("-").replace("-", "_") in FIELDS:
+        if name in FIELDS:
             hint = f"{parser.prog} does not take this setting (see its --help)"
-        elif flag.lstrip("-").replace("-", "_") in ALIASES:
-            hint = f"did you mean '--{ALIASES[flag.lstrip('-').replace('-', '_')]}'?"
+        elif name in ALIASES:
+            hint = f"did you mean '--{ALIASES[name]}'?"
         elif flag.startswith("--"):
             hint = suggest(flag, parser.flags)
         raise ConfigError(f"unknown argument {word!r}; {hint}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specgrad_fl import storage
+from specgrad_fl.config import flat
 from specgrad_fl.errors import RunError
 from specgrad_fl.storage import way_back
 
@@ -155,25 +156,19 @@ def csv_text(rows: Iterable[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def flattened(record: Record, prefix: str = "") -> dict[str, Any]:
+def flattened(record: Record) -> dict[str, Any]:
     """Nested tables as dotted names, lists left out.
 
     >>> flattened({"round": 1, "seconds": {"filter": 0.5}, "clients": [1, 2]})
     {'round': 1, 'seconds.filter': 0.5}
     """
-    flat: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            flat.update(flattened(value, f"{prefix}{key}."))
-        elif not isinstance(value, list):
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return {name: value for name, value in flat(record).items() if not isinstance(value, list)}
 
 
 def _add_events(path: Path, record: Record) -> None:
     """The numbers of a record that are worth a curve."""
-    flat = flattened({k: v for k, v in record.items() if k not in ("round", "time")})
-    scalars = {name.replace(".", "/"): float(value) for name, value in flat.items()}
+    worth = flattened({k: v for k, v in record.items() if k not in ("round", "time")})
+    scalars = {name.replace(".", "/"): float(value) for name, value in worth.items()}
     append_scalars(path, record["time"], record["round"], scalars)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, get_type_hints
 
-from specgrad_fl.config import check_range, coerced
+from specgrad_fl.config import checked
 from specgrad_fl.errors import ConfigError, suggest
 from specgrad_fl.methods import bundled
 from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
@@ -63,8 +63,7 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
             hint = suggest(option, kinds) if kinds else "it has none"
             raise ConfigError(f"method {name!r} has no option {option!r}; {hint}")
         told = f"option {option!r} of {name!r}"
-        chosen[option] = coerced(told, kinds[option], value)
-        check_range(told, chosen[option], fields[option].metadata)
+        chosen[option] = checked(told, kinds[option], value, fields[option].metadata)
     return chosen
 
 
