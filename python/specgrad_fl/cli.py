@@ -10,6 +10,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,14 +62,14 @@ def _parser() -> Parser:
     usage = "specgrad-fl train [--SETTING VALUE ...]"
     train = commands.add("train", "run one experiment", _train, text=TRAIN, usage=usage)
     train.add_argument("--out", type=Path, help="run directory, new or empty [runs/NAME]")
-    _add_json(train)
-    add_settings(train)
 
     summary = "continue an interrupted run, to the bit, or make it longer"
     resume = commands.add("resume", summary, _resume, goes_on=True)
     resume.add_argument("run", type=Path, help="run directory")
-    _add_json(resume)
-    add_settings(resume, only=EXECUTION_KEYS | {"rounds"})
+    for each, only in ((train, frozenset[str]()), (resume, EXECUTION_KEYS | {"rounds"})):
+        text = "rounds and results as JSON lines on standard output"
+        each.add_argument("--json", action="store_true", help=text)
+        add_settings(each, only)
 
     plot = commands.add("plot", "draw the curves of runs into one picture", _plot)
     plot.add_argument("runs", type=Path, nargs="+", help="run directories")
@@ -90,12 +91,6 @@ def _parser() -> Parser:
     return parser
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", action="store_true", help="rounds and results as JSON lines on standard output"
-    )
-
-
 def _train(arguments: argparse.Namespace) -> None:
     from specgrad_fl import training
     from specgrad_fl.runs import run_name
@@ -104,7 +99,9 @@ def _train(arguments: argparse.Namespace) -> None:
     config = Config(**settings)
     warn_of_idle(config, settings)
     out = arguments.out = arguments.out or Path("runs") / run_name(config)
-    _report(arguments, training.train(config, out, watcher_of(arguments), _announcer(arguments)))
+    silent = arguments.quiet or arguments.json
+    say = (lambda sentence: None) if silent else partial(print, file=sys.stderr, flush=True)
+    _report(arguments, training.train(config, out, watcher_of(arguments), say))
 
 
 def _resume(arguments: argparse.Namespace) -> None:
@@ -112,16 +109,6 @@ def _resume(arguments: argparse.Namespace) -> None:
 
     run = training.resume(arguments.run, watcher_of(arguments), settings_of(arguments))
     _report(arguments, run)
-
-
-def _announcer(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Says on standard error what is happening."""
-
-    def say(sentence: str) -> None:
-        if not (arguments.quiet or arguments.json):
-            print(sentence, file=sys.stderr, flush=True)
-
-    return say
 
 
 def _report(arguments: argparse.Namespace, run: RunDirectory) -> None:

@@ -250,7 +250,7 @@ class Config:
 
     def without_effect(self, given: Iterable[str]) -> dict[str, str]:
         """Which of the given settings change nothing here, and what they would need."""
-        idle = {}
+        idle: dict[str, str] = {}
         for needs, names in NEEDS.items():
             other, unequal, value = needs.partition("!=" if "!=" in needs else "=")
             if (str(getattr(self, other)) == value) == (unequal == "!="):
@@ -320,7 +320,7 @@ def checked(name: str, kind: type, value: Any, limits: Mapping[str, Any]) -> Any
         _check_plain(name, value)
     choices, low, high, above = (limits.get(key) for key in ("choices", "low", "high", "above"))
     if choices and value not in choices:
-        raise ConfigError(f"{name} is {value!r}; {suggest(value, choices)}")
+        raise ConfigError(f"{name} is {value!r}; {suggest(str(value), choices)}")
     if low is not None and value < low:
         raise ConfigError(f"{name} is {value}; the least is {low:g}")
     if above is not None and not value > above:

@@ -102,27 +102,19 @@ class Engine:
         self.state = self.run.load_state(config, self._fingerprint)
         self.state.partition = self._partition
         self.records = self.run.rewind(self.state)
-        self.states = (
-            ClientRounds()
-            if self._remote
-            else ClientStates(
-                self.run.clients_path, method.client_vectors, self.flat.size, config.state_ram_mib
-            )
-        )
-        self.states.restore(self.state.client_rounds, self.state.client_digests)
+        kept = () if self._remote else method.client_vectors
         rows = config.active if config.sampling == "uniform" else config.clients
-        layout = Board.layout(
-            self.flat.size,
-            self.flat.buffer_size,
-            rows,
-            method.sent_vectors,
-            () if self._remote else method.client_vectors,
-        )
-        self.executor = (
-            self._remote(self._blueprint, self._arrays, self.flat, layout, self.states)
-            if self._remote
-            else executor.choose(self._blueprint, self._arrays, self.flat, layout)
-        )
+        layout = Board.layout(self.flat, rows, method.sent_vectors, kept)
+        parts = (self._blueprint, self._arrays, self.flat, layout)
+        if self._remote:
+            self.states = ClientRounds()
+            self.executor = self._remote(*parts, self.states)
+        else:
+            self.states = ClientStates(
+                self.run.clients_path, kept, self.flat.size, config.state_ram_mib
+            )
+            self.executor = executor.choose(*parts)
+        self.states.restore(self.state.client_rounds, self.state.client_digests)
         self.executor.start()
         self.board = self.executor.board
         self._restore()
@@ -207,10 +199,15 @@ class Engine:
             for name, vector in self.states.get(client).items():
                 self.board.states[name][row].copy_(vector)
         reports = self.executor.train(number, lr, clients)
-        self._check_finite(number, reports)
-        clients = [report.client for report in reports]
+        for report in reports:
+            if not report.finite:
+                raise Diverged(
+                    f"round {number + 1}: the loss of client {report.client} is {report.loss} or "
+                    f"its weights are no longer finite; the run stops, and {self._kept()}. Choose "
+                    "a smaller lr or clip"
+                )
         trained = time.perf_counter()
-        self._aggregate(number, clients, reports)
+        self._aggregate(number, reports)
         aggregated = time.perf_counter()
         scores = self._scores(number + 1)
         evaluated = time.perf_counter()
@@ -221,25 +218,17 @@ class Engine:
             "aggregate": aggregated - trained,
             "evaluate": evaluated - aggregated,
         }
-        return self._record(number, lr, clients, reports, scores, seconds)
-
-    def _check_finite(self, number: int, reports: list[Report]) -> None:
-        for report in reports:
-            if not report.finite:
-                raise Diverged(
-                    f"round {number + 1}: the loss of client {report.client} is {report.loss} or "
-                    f"its weights are no longer finite; the run stops, and {self._kept()}. Choose "
-                    "a smaller lr or clip"
-                )
+        return self._record(number, lr, reports, scores, seconds)
 
     def _kept(self) -> str:
         """What a run that stops can go back to."""
         rounds = self.run.load_rounds()
         return f"the checkpoint of round {rounds} is kept" if rounds else "there is no checkpoint"
 
-    def _aggregate(self, number: int, clients: list[int], reports: list[Report]) -> None:
+    def _aggregate(self, number: int, reports: list[Report]) -> None:
         self._whole = False
         board = self.board
+        clients = [report.client for report in reports]
         active = torch.tensor(clients)
         sizes = self.sizes[active].double()
         results = board.results[: len(clients)]
@@ -325,38 +314,23 @@ class Engine:
         return {"best_accuracy": self.executor.score().accuracy}
 
     def _record(
-        self,
-        number: int,
-        lr: float,
-        clients: list[int],
-        reports: list[Report],
-        scores: Record,
-        seconds: dict[str, float],
+        self, number: int, lr: float, reports: list[Report], scores: Record, seconds: Record
     ) -> Record:
-        vector = 4 * self.flat.size * len(clients)
-        payload = 4 * self.flat.buffer_size * len(clients)
+        vector = 4 * self.flat.size * len(reports)
+        payload = 4 * self.flat.buffer_size * len(reports)
         busy = sum(report.seconds for report in reports)
         filtering = sum(report.filter_seconds for report in reports)
-        record: Record = {
+        return {
             "round": number + 1,
             "lr": lr,
             "train_loss": sum(report.loss for report in reports) / len(reports),
-            "clients": clients,
+            "clients": [report.client for report in reports],
             "bytes_down": self.method.down * vector + payload,
             "bytes_up": self.method.up * vector + payload,
-        }
-        record |= scores
-        record |= self.executor.remarks()
-        return record | {
+            **scores,
+            **self.executor.remarks(),
             "time": time.time(),
-            "seconds": {
-                **seconds,
-                "client_compute": busy - filtering,
-                "client_filter": filtering,
-            },
+            "seconds": {**seconds, "client_compute": busy - filtering, "client_filter": filtering},
             "filter_share": filtering / busy,
-            "memory_mib": {
-                "parent": peak_mib(),
-                "workers": sum(self.executor.memory()),
-            },
+            "memory_mib": {"parent": peak_mib(), "workers": sum(self.executor.memory())},
         }

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,10 +18,9 @@ from torch import Tensor
 
 from specgrad_fl import pool, prepare
 from specgrad_fl.client import ClientRunner, Report
-from specgrad_fl.config import Config
 from specgrad_fl.pool import Message, Pool
 from specgrad_fl.prepare import Blueprint
-from specgrad_fl.vectors import DTYPES, Board, FlatModel, Layout, layout_of, mapped, private
+from specgrad_fl.vectors import Board, FlatModel, Layout, layout_of, mapped, private
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,8 @@ class Score:
 
     def by_client(self, sizes: list[int]) -> list[float]:
         """The accuracy of each client's part; clients without samples are left out."""
-        parts, start = [], 0
-        for size in sizes:
-            if size:
-                parts.append(sum(self.right[start : start + size]) / size)
-            start += size
-        return parts
+        ends = zip(sizes, accumulate(sizes), strict=True)
+        return [sum(self.right[end - size : end]) / size for size, end in ends if size]
 
 
 class Executor(Protocol):
@@ -131,23 +127,16 @@ class Workers(Executor):
         self._pool = Pool("specgrad_fl.executor", processes, self._config.threads)
 
     def start(self) -> None:
-        data_layout = layout_of(self._arrays)
-        folder = _scratch(data_layout | self._layout)
+        layout = layout_of(self._arrays) | self._layout
+        folder = _scratch(layout)
         try:
-            shared = mapped(data_layout, folder)
+            shared = mapped(layout, folder)
             for name, tensor in self._arrays.items():
                 shared[name].copy_(tensor)
-            self.board = Board(mapped(self._layout, folder))
+            self.board = Board(shared)
             self._pool.start()
-            self._pool.tell_all(
-                {
-                    "blueprint": asdict(self._blueprint),
-                    "folder": str(folder),
-                    "data": data_layout,
-                    "board": self._layout,
-                    "path": sys.path,
-                }
-            )
+            order = {"folder": str(folder), "layout": layout, "path": sys.path}
+            self._pool.tell_all({"blueprint": asdict(self._blueprint), **order})
         except BaseException:
             self.close()
             raise
@@ -186,27 +175,22 @@ class Workers(Executor):
 
 def _scratch(layout: Layout) -> Path:
     """A folder for mapped files, in memory where there is room."""
-    needed = sum(math.prod(shape) * DTYPES[dtype].itemsize for dtype, shape in layout.values())
+    sizes = (getattr(torch, dtype).itemsize * math.prod(shape) for dtype, shape in layout.values())
     memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * needed
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * sum(sizes)
     return Path(tempfile.mkdtemp(prefix="specgrad-", dir=memory if roomy else None))
-
-
-def worker_count(config: Config) -> int:
-    """How many processes the configuration means on this machine."""
-    if config.device != "cpu" or config.workers == 1:
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    wanted = config.workers or max(1, (cores or 1) // config.threads)
-    return min(wanted, config.active) if config.sampling == "uniform" else wanted
 
 
 def choose(
     blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
 ) -> Executor:
-    """The executor for a configuration."""
-    processes = worker_count(blueprint.config)
-    if processes == 1:
+    """The executor for a configuration, with as many processes as it means on this machine."""
+    config = blueprint.config
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processes = config.workers or max(1, (cores or 1) // config.threads)
+    if config.sampling == "uniform":
+        processes = min(processes, config.active)
+    if processes == 1 or config.device != "cpu":
         return InProcess(blueprint, arrays, flat, layout)
     return Workers(blueprint, arrays, layout, processes)
 
@@ -215,10 +199,8 @@ def _runner(order: Message) -> ClientRunner:
     sys.path[:] = order["path"]
     blueprint = prepare.Blueprint.parse(order["blueprint"])
     torch.set_num_threads(blueprint.config.threads)
-    folder = Path(order["folder"])
-    arrays = mapped(order["data"], folder)
-    board = Board(mapped(order["board"], folder))
-    return prepare.build_runner(blueprint, arrays, prepare.build_model(blueprint), board)
+    tensors = mapped(order["layout"], Path(order["folder"]))
+    return prepare.build_runner(blueprint, tensors, prepare.build_model(blueprint), Board(tensors))
 
 
 class Worker:

@@ -103,8 +103,7 @@ class Trainer:
             server_lr=config.server_lr,
         )
         self._method = method = methods.build(config.method, config.options, federation)
-        of_model = (self._flat.size, self._flat.buffer_size)
-        layout = Board.layout(*of_model, 1, method.sent_vectors, method.client_vectors)
+        layout = Board.layout(self._flat, 1, method.sent_vectors, method.client_vectors)
         self._board = Board(private(layout))
         self._runner: ClientRunner | None = None
 

@@ -212,8 +212,8 @@ class FlowerExecutor(InProcess):
             "round": this.number,
             "lr": this.lr,
             "clients": clients,
-            "newest": {str(c): self._states.newest(c) for c in clients},
-            "stored": {str(c): self._states.stored(c) for c in clients},
+            "newest": {str(c): self._states.newest.get(c, 0) for c in clients},
+            "stored": {str(c): self._states.stored.get(c, 0) for c in clients},
         }
 
     def _exchange(
