@@ -148,12 +148,6 @@ class Engine:
         for name in self.server:
             self.server[name] = stored[f"server.{name}"]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds."""
-        named = {f"model.{k}": v for k, v in self.flat.named(self.board.weights).items()}
-        named |= {f"server.{k}": v for k, v in self.server.items()}
-        return named | {"buffers": self.board.buffers.clone()}
-
     def play(self, watch: Watcher) -> None:
         """All rounds that are left. An interrupt costs the round in progress, no other."""
         try:
@@ -172,9 +166,8 @@ class Engine:
         self.records.append(record)
         self.state.rounds = record["round"]
         self._whole = True
-        if self.state.rounds % self.config.checkpoint_every == 0 or (
-            self.state.rounds == self.config.rounds
-        ):
+        last = self.state.rounds == self.config.rounds
+        if last or self.state.rounds % self.config.checkpoint_every == 0:
             self.store()
 
     def store(self) -> None:
@@ -182,7 +175,9 @@ class Engine:
         self.state.client_rounds = self.states.flush()
         self.state.client_digests = dict(self.states.digests)
         self.state.metrics = self.records.digest
-        self.state.tensors = self.tensors()
+        tensors = {f"model.{k}": v for k, v in self.flat.named(self.board.weights).items()}
+        tensors |= {f"server.{k}": v for k, v in self.server.items()}
+        self.state.tensors = tensors | {"buffers": self.board.buffers.clone()}
         self.run.save_state(self.state, self.config)
         self.states.sweep()
         self.records.write_csv()

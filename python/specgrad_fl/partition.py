@@ -370,7 +370,6 @@ def _feature_shift(dataset: Dataset, clients: int, size: int, rng: Generator) ->
     if size < 3:
         raise DataError(f"samples_per_client is {size}; three corruptions need at least 3")
     pools = [rng.permutation(np.flatnonzero(domains == d)) for d in range(count)]
-    given = np.zeros(count, dtype=np.int64)
     usage = np.zeros(count, dtype=np.int64)
     held = []
     for client in range(clients):
@@ -381,13 +380,13 @@ def _feature_shift(dataset: Dataset, clients: int, size: int, rng: Generator) ->
         parts = []
         for place, domain in enumerate(chosen):
             share = size // len(chosen) + (place < size % len(chosen))
-            if given[domain] + share > len(pools[domain]):
+            if share > len(pools[domain]):
                 raise DataError(
                     f"client {client} needs {share} images of {dataset.domain_names[domain]} and "
-                    f"{len(pools[domain]) - given[domain]} are left; choose fewer clients or less "
-                    f"than samples_per_client={size}"
+                    f"{len(pools[domain])} are left; choose fewer clients or less than "
+                    f"samples_per_client={size}"
                 )
-            parts.append(pools[domain][given[domain] : given[domain] + share])
-            given[domain] += share
+            part, pools[domain] = np.split(pools[domain], [share])
+            parts.append(part)
         held.append(np.concatenate(parts))
     return held

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from specgrad_fl.errors import RunError
@@ -48,7 +47,7 @@ class Pool:
         """Start all processes."""
         threads = str(self._threads)
         for _ in range(self.count):
-            ours, theirs = socket.socketpair()
+            ours, theirs = Pipe()
             child = subprocess.Popen(
                 [sys.executable, "-m", self._module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -58,7 +57,7 @@ class Pool:
             )
             theirs.close()
             self._processes.append(child)
-            self._links.append(Connection(ours.detach()))
+            self._links.append(ours)
 
     def _send(self, number: int, order: Message) -> None:
         try:

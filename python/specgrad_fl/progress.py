@@ -62,8 +62,7 @@ class Terminal:
     """Rewrites one line."""
 
     def __init__(self, stream: TextIO, label: str = "") -> None:
-        self._stream = stream
-        self._label = f"{label}  " if label else ""
+        self._stream, self._label = stream, f"{label}  " if label else ""
         self._ends = deque([time.perf_counter()], maxlen=21)
         self._accuracy = "- (best -)"
         self._best = -1.0
@@ -93,8 +92,7 @@ class Plain:
     """A line every few seconds, for a log file."""
 
     def __init__(self, stream: TextIO, label: str = "") -> None:
-        self._stream = stream
-        self._label = f"{label}  " if label else ""
+        self._stream, self._label = stream, f"{label}  " if label else ""
         self._next = 0.0
 
     def __call__(self, record: Record, config: Config) -> None:
@@ -104,11 +102,8 @@ class Plain:
         self._next = time.monotonic() + SECONDS_BETWEEN_LINES
         accuracy = _accuracy(record)
         shown = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
-        self._stream.write(
-            f"{self._label}round {record['round']}/{config.rounds}  loss "
-            f"{record['train_loss']:.3f}{shown}\n"
-        )
-        self._stream.flush()
+        done = f"{self._label}round {record['round']}/{config.rounds}"
+        print(f"{done}  loss {record['train_loss']:.3f}{shown}", file=self._stream, flush=True)
 
 
 def _accuracy(record: Record) -> float | None:
@@ -120,14 +115,13 @@ class Lines:
     """One JSON object for each round."""
 
     def __init__(self, stream: TextIO, label: str = "") -> None:
-        self._stream = stream
-        self._label = {"run": label} if label else {}
+        self._stream, self._label = stream, {"run": label} if label else {}
 
     def __call__(self, record: Record, config: Config) -> None:
         shown = {k: v for k, v in record.items() if k not in ("clients", "time")}
         split = {k: round(v, 4) for k, v in time_split(record).items()}
-        self._stream.write(json.dumps({**self._label, **shown, "split": split}) + "\n")
-        self._stream.flush()
+        line = json.dumps({**self._label, **shown, "split": split})
+        print(line, file=self._stream, flush=True)
 
 
 def silent(record: Record, config: Config) -> None:

@@ -35,53 +35,52 @@ def summarise(records: list[Record], config: Config) -> dict[str, Any]:
     ``mean_last_10`` averages the evaluations among the last ten rounds; ``rounds_to_target`` is
     the first evaluated round that reaches the target, ``None`` if none does.
     """
-    scored = [r for r in records if "test_accuracy" in r]
-    recent = [r["test_accuracy"] for r in scored if r["round"] > len(records) - LAST]
+    validated = any("validation_accuracy" in r for r in records)
+    chosen_on = "validation" if validated else "test"
+    decisive = f"{chosen_on}_accuracy"
+    best = max((r for r in records if decisive in r), key=lambda r: r[decisive])
+    chosen = {"best_round": best["round"], "chosen_on": chosen_on}
+    if validated:
+        checked = _column(records, decisive)
+        chosen |= {
+            "validation_accuracy": checked[-1],
+            "best_validation_accuracy": best[decisive],
+            "validation_mean_last_10": statistics.fmean(_column(records, decisive, LAST)),
+            "client_accuracy": _column(records, "client_accuracy")[-1],
+        }
+    else:
+        chosen = {"best_accuracy": best[decisive], **chosen}
+    recent = _column(records, "test_accuracy", LAST)
     # the test set is not asked in every round where samples are held out
-    decisive = "validation_accuracy" if config.validation else "test_accuracy"
     reached = [r["round"] for r in records if r.get(decisive, -1.0) >= config.target]
-    seconds = sum(r["seconds"]["round"] for r in records)
+    seconds, evaluating, filtering, computing = (
+        sum(r["seconds"][part] for r in records)
+        for part in ("round", "evaluate", "client_filter", "client_compute")
+    )
     return {
         "method": config.method,
         "filter": config.filter,
         "seed": config.seed,
         "rounds": len(records),
-        "final_accuracy": scored[-1]["test_accuracy"],
-        **_best(records),
+        "final_accuracy": _column(records, "test_accuracy")[-1],
+        **chosen,
         "mean_last_10": statistics.fmean(recent),
         "evaluations_in_last_10": len(recent),
         "target": config.target,
         "rounds_to_target": reached[0] if config.target and reached else None,
         "seconds": seconds,
         "seconds_per_round": statistics.median(r["seconds"]["round"] for r in records),
-        "evaluate_share": sum(r["seconds"]["evaluate"] for r in records) / seconds,
-        "filter_share": filter_share(records),
+        "evaluate_share": evaluating / seconds,
+        "filter_share": filtering / (filtering + computing),
         "peak_mib": max(sum(r["memory_mib"].values()) for r in records),
         "bytes_up": sum(r["bytes_up"] for r in records),
         "bytes_down": sum(r["bytes_down"] for r in records),
     }
 
 
-def _best(records: list[Record]) -> dict[str, Any]:
-    """The best round: by the held-out samples where there are any, else by the test set."""
-    checked = [r for r in records if "validation_accuracy" in r]
-    if not checked:
-        best = max((r for r in records if "test_accuracy" in r), key=lambda r: r["test_accuracy"])
-        return {
-            "best_accuracy": best["test_accuracy"],
-            "best_round": best["round"],
-            "chosen_on": "test",
-        }
-    best = max(checked, key=lambda r: r["validation_accuracy"])
-    recent = [r["validation_accuracy"] for r in checked if r["round"] > len(records) - LAST]
-    return {
-        "best_round": best["round"],
-        "chosen_on": "validation",
-        "validation_accuracy": checked[-1]["validation_accuracy"],
-        "best_validation_accuracy": best["validation_accuracy"],
-        "validation_mean_last_10": statistics.fmean(recent),
-        "client_accuracy": checked[-1]["client_accuracy"],
-    }
+def _column(records: list[Record], key: str, last: int | None = None) -> list[Any]:
+    """What the rounds have under a key, where they have it; ``last``: of the last rounds alone."""
+    return [r[key] for r in records[-last if last else 0 :] if key in r]
 
 
 def shown(summary: dict[str, Any]) -> dict[str, str]:
@@ -116,12 +115,6 @@ def client_statistics(accuracies: Sequence[float]) -> dict[str, float]:
         "spread": statistics.pstdev(accuracies),
         "worst_decile": statistics.fmean(worst),
     }
-
-
-def filter_share(records: list[Record]) -> float:
-    """The filter's part of the clients' time."""
-    filtering = sum(r["seconds"]["client_filter"] for r in records)
-    return filtering / (filtering + sum(r["seconds"]["client_compute"] for r in records))
 
 
 class LoadedRun:

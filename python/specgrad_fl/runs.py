@@ -78,8 +78,6 @@ class RunDirectory:
         self.summary_path = self.path / "summary.json"
         self.clients_path = self.path / "clients"
         self.inputs_path = self.path / "inputs.json"
-        self._environment_path = self.path / "environment.json"
-        self._heatmap_path = self.path / "partition.png"
 
     @property
     def exists(self) -> bool:
@@ -168,14 +166,17 @@ class RunDirectory:
 
     def complete(self, partition: Partition, dataset: Dataset, inputs: Record) -> None:
         """Write what every run has besides its rounds, where it is not there yet."""
-        if not self.partition_path.is_file():
-            partition.save(self.partition_path)
-        if not self.inputs_path.is_file():
-            storage.write_json(self.inputs_path, inputs)
-        if not self._environment_path.is_file():
-            storage.write_json(self._environment_path, machine.report())
-        if not self._heatmap_path.is_file():
-            partition.heatmap(self._heatmap_path, dataset.train_y, dataset.num_classes)
+        writers: dict[str, Callable[[Path], None]] = {
+            "partition.npz": partition.save,
+            "inputs.json": lambda path: storage.write_json(path, inputs),
+            "environment.json": lambda path: storage.write_json(path, machine.report()),
+            "partition.png": lambda path: partition.heatmap(
+                path, dataset.train_y, dataset.num_classes
+            ),
+        }
+        for name, write in writers.items():
+            if not (self.path / name).is_file():
+                write(self.path / name)
 
     def save_state(self, state: State, config: Config) -> None:
         """Store the state after a round."""

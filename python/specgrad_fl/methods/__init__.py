@@ -10,7 +10,7 @@ from specgrad_fl.config import checked
 from specgrad_fl.errors import ConfigError, suggest
 from specgrad_fl.methods import bundled
 from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
-from specgrad_fl.own_code import imported
+from specgrad_fl.own_code import chosen
 
 __all__ = [
     "METHODS",
@@ -30,14 +30,7 @@ METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Method, *bundle
 
 def method_class(name: str) -> type[Method]:
     """A bundled method, or the subclass of :class:`Method` that ``module:Class`` names."""
-    if ":" not in name:
-        if name not in METHODS:
-            raise ConfigError(
-                f"there is no method {name!r}; {suggest(name, METHODS)} One of your own is "
-                "written module:Class."
-            )
-        return METHODS[name]
-    found = imported("method", name)
+    found = chosen("method", name, METHODS, "module:Class")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"method {name!r} is not a subclass of specgrad_fl.methods.Method")
     return found
@@ -50,7 +43,7 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
     """
     kinds = get_type_hints(method_class(name).Options)
     fields = _fields(name)
-    chosen: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in options.items():
         owner, _, option = key.rpartition(".")
         if owner and owner != name:
@@ -63,8 +56,8 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
             hint = suggest(option, kinds) if kinds else "it has none"
             raise ConfigError(f"method {name!r} has no option {option!r}; {hint}")
         told = f"option {option!r} of {name!r}"
-        chosen[option] = checked(told, kinds[option], value, fields[option].metadata)
-    return chosen
+        found[option] = checked(told, kinds[option], value, fields[option].metadata)
+    return found
 
 
 def resolve_options(name: str, options: dict[str, Any]) -> Any:

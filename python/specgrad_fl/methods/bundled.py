@@ -188,18 +188,15 @@ class FedDisco(Method):
         target = torch.full((classes,), 1 / classes, dtype=torch.float64)
         if options.target == "test":
             target = federation.test_histogram.double() / federation.test_histogram.sum()
-            self._check_target(labels, target)
-        self.distances = discrepancy(labels, target, options.distance)
-
-    def _check_target(self, labels: Tensor, target: Tensor) -> None:
-        """The KL divergence is infinite where a client holds what the target lacks."""
+        # the KL divergence is infinite where a client holds what the target lacks
         missing = (labels.sum(0) > 0) & (target == 0)
-        if self.options.distance == "kl" and missing.any():
+        if options.distance == "kl" and missing.any():
             raise ConfigError(
                 f"feddisco: target is 'test', and the test set lacks class "
                 f"{int(missing.nonzero()[0])}, which clients hold; choose target=uniform or "
                 "another distance"
             )
+        self.distances = discrepancy(labels, target, options.distance)
 
     def shares(self, round: Round) -> Tensor:
         distances = self.distances[round.clients]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import nn
 
 from specgrad_fl.errors import ConfigError, suggest
 from specgrad_fl.models.backbones import MODELS
-from specgrad_fl.own_code import imported
+from specgrad_fl.own_code import chosen
 from specgrad_fl.seeding import derive
 
 
@@ -39,7 +38,7 @@ def build(name: str, inputs: Inputs, options: dict[str, Any] | None = None) -> n
     ``vocabulary`` that it has parameters for, and with the options.
     """
     options = options or {}
-    factory = imported("model", name) if ":" in name else _bundled(name)
+    factory = chosen("model", name, MODELS, "module:factory")
     try:
         parameters = inspect.signature(factory).parameters
     except (ValueError, TypeError) as error:
@@ -73,12 +72,3 @@ def build_seeded(name: str, inputs: Inputs, options: dict[str, Any] | None, seed
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "model"))
         return build(name, inputs, options)
-
-
-def _bundled(name: str) -> Callable[..., nn.Module]:
-    if name not in MODELS:
-        raise ConfigError(
-            f"there is no model {name!r}; {suggest(name, MODELS)} One of your own is written "
-            "module:factory."
-        )
-    return MODELS[name]
