@@ -66,10 +66,11 @@ def _parser() -> Parser:
     summary = "continue an interrupted run, to the bit, or make it longer"
     resume = commands.add("resume", summary, _resume, goes_on=True)
     resume.add_argument("run", type=Path, help="run directory")
-    for each, only in ((train, frozenset[str]()), (resume, EXECUTION_KEYS | {"rounds"})):
+    for each in (train, resume):
         text = "rounds and results as JSON lines on standard output"
         each.add_argument("--json", action="store_true", help=text)
-        add_settings(each, only)
+    add_settings(train)
+    add_settings(resume, only=EXECUTION_KEYS | {"rounds"})
 
     plot = commands.add("plot", "draw the curves of runs into one picture", _plot)
     plot.add_argument("runs", type=Path, nargs="+", help="run directories")
