@@ -106,10 +106,8 @@ class Optimizer:
         self._before = config.momentum_place == "before" and not self._adam
         self._nesterov = config.nesterov
         self._steps = 0
-        kept = 2 if self._adam else int(self._momentum > 0)
-        self._mean, self._square = (
-            torch.zeros(size if number < kept else 0, device=device) for number in range(2)
-        )
+        self._mean = torch.zeros(size if self._momentum else 0, device=device)
+        self._square = torch.zeros(size if self._adam else 0, device=device)
 
     def before_filter_(self, g: Tensor) -> None:
         """The data gradient's momentum in its place, where that was asked for."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specgrad_fl import pool, prepare
 from specgrad_fl.client import ClientRunner, Report
+from specgrad_fl.own_code import blaming
 from specgrad_fl.pool import Message, Pool
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.vectors import Board, FlatModel, Layout, layout_of, mapped, private
@@ -213,14 +214,10 @@ class Worker:
             self.runner = _runner(order)
             return None
         ((method, arguments),) = order.items()
-        answer = getattr(self.runner, method)(*arguments)
+        with blaming(self.runner.config.own_code):
+            answer = getattr(self.runner, method)(*arguments)
         return vars(answer) if isinstance(answer, Report) else answer
-
-    def own_code(self) -> dict[str, str]:
-        """What may be to blame besides ourselves."""
-        return self.runner.config.own_code if self.runner else {}
 
 
 if __name__ == "__main__":
-    worker = Worker()
-    pool.serve(int(sys.argv[1]), worker, worker.own_code)
+    pool.serve(int(sys.argv[1]), Worker())

@@ -15,7 +15,6 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from specgrad_fl.errors import RunError
-from specgrad_fl.own_code import blaming
 
 Message = dict[str, Any]
 SECONDS_TO_LEAVE = 1.0
@@ -118,15 +117,10 @@ class Pool:
                 child.wait()
 
 
-def serve(
-    descriptor: int,
-    answer: Callable[[Message, Callable[[Message], None]], Any],
-    own_code: Callable[[], dict[str, str]] = dict,
-) -> None:
+def serve(descriptor: int, answer: Callable[[Message, Callable[[Message], None]], Any]) -> None:
     """The child's side: answer orders until the parent hangs up.
 
     answer: called with an order and a way to send news before the answer
-    own_code: settings that name a user's own code, to be blamed for its errors
     """
     link = Connection(descriptor)
 
@@ -139,8 +133,7 @@ def serve(
         except (EOFError, OSError):
             return
         try:
-            with blaming(own_code()):
-                reply = {"value": answer(order, lambda news: send({NEWS: news}))}
+            reply = {"value": answer(order, lambda news: send({NEWS: news}))}
         except RunError as error:
             reply = {"error": str(error), "trace": error.trace}
         except Exception:

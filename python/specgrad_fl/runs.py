@@ -96,10 +96,8 @@ class RunDirectory:
                 f"{self.path} already holds a run; continue it with `specgrad-fl resume "
                 f"{self.path}` or choose another --out"
             )
-        try:
+        with self._usable():
             found = sorted(self.path.iterdir()) if self.path.is_dir() else []
-        except OSError as error:
-            raise self._unwritable(error) from error
         for path in found:
             # what a run leaves that was killed before it began
             if path.name.endswith(TEMPORARY) or (path.name == "lock" and not path.stat().st_size):
@@ -109,17 +107,20 @@ class RunDirectory:
                 "a run never shares one with other files"
             )
 
-    def _unwritable(self, error: OSError) -> RunError:
-        return RunError(f"cannot write to {self.path}: {error.strerror}; choose another --out")
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = f"cannot write to {self.path}: {error.strerror}; choose another --out"
+            raise RunError(why) from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Only one process may continue a run; the lock ends with the process, however it ends."""
-        try:
+        with self._usable():
             self.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as error:
-            raise self._unwritable(error) from error
         with os.fdopen(handle) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,10 +133,8 @@ class RunDirectory:
 
     def create(self, config: Config) -> None:
         """Begin a run: from here on the folder is one, and nobody else's to read."""
-        try:
+        with self._usable():
             self.path.chmod(PRIVATE)
-        except OSError as error:
-            raise self._unwritable(error) from error
         self.reconfigure(config)
 
     def discard(self) -> None:
