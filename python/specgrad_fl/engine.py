@@ -136,14 +136,12 @@ class Engine:
             return
         expected = {f"model.{name}" for name in self.flat.segments} | {"buffers"}
         expected |= {f"server.{name}" for name in self.server}
-        if set(stored) != expected:
-            odd = sorted(set(stored) ^ expected)[0]
+        for odd in sorted(set(stored) ^ expected):
             raise RunError(
                 f"{self.run.last_path} does not fit this model and method: {odd} is in one of "
                 "them only"
             )
-        weights = {name: stored[f"model.{name}"] for name in self.flat.segments}
-        self.board.weights.copy_(self.flat.vector(weights))
+        self.board.weights.copy_(self.flat.vector(stored, "model."))
         self.board.buffers.copy_(stored["buffers"])
         for name in self.server:
             self.server[name] = stored[f"server.{name}"]

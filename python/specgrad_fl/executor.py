@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -74,44 +74,40 @@ class Executor(Protocol):
         return
 
 
-def pieces(arrays: dict[str, Tensor], part: str, size: int) -> list[tuple[str, int, int]]:
-    """The samples of ``test`` or ``held_out`` in ranges of ``size``; the last may be shorter."""
-    count = len(arrays["test_y" if part == "test" else part])
-    return [(part, start, start + size) for start in range(0, count, size)]
-
-
-def summed(scored: Iterable[tuple[list[int], float]]) -> Score:
-    """The score of the whole from its pieces, added in their order."""
-    right: list[int] = []
-    loss = 0.0
-    for piece_right, piece_loss in scored:
-        right += piece_right
-        loss += piece_loss
-    return Score(right, loss / len(right))
-
-
 class InProcess(Executor):
     """All clients one after the other, here."""
 
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
     ) -> None:
+        self._config, self._arrays = blueprint.config, arrays
         self.board = Board(private(layout))
         self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
-        self._arrays, self._eval_batch = arrays, blueprint.config.eval_batch
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
-        return [
-            self._runner.train(round_number, lr, client, row) for row, client in enumerate(clients)
-        ]
+        return self._each("train", [(round_number, lr, c, row) for row, c in enumerate(clients)])
 
     def score(self, part: str = "test") -> Score:
+        self._load_scored()
+        count = len(self._arrays["test_y" if part == "test" else part])
+        size = self._config.eval_batch
+        pieces = [(part, start, start + size) for start in range(0, count, size)]
+        right: list[int] = []
+        loss = 0.0
+        for piece_right, piece_loss in self._each("score", pieces):
+            right += piece_right
+            loss += piece_loss
+        return Score(right, loss / count)
+
+    def _load_scored(self) -> None:
         self._runner.load_scored()
-        found = pieces(self._arrays, part, self._eval_batch)
-        return summed(self._runner.score(*piece) for piece in found)
+
+    def _each(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """What the runner's method returns for each tuple of arguments, in their order."""
+        return [getattr(self._runner, method)(*arguments) for arguments in calls]
 
 
-class Workers(Executor):
+class Workers(InProcess):
     """A pool of processes that share the arrays and the board through mapped files.
 
     The next free worker takes the next client, largest first. Which worker trains a client has no
@@ -121,9 +117,8 @@ class Workers(Executor):
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], layout: Layout, processes: int
     ) -> None:
-        self._blueprint, self._arrays, self._layout = blueprint, arrays, layout
-        self._sizes = arrays["sizes"].tolist()
-        self._config = blueprint.config
+        self._config, self._arrays = blueprint.config, arrays
+        self._blueprint, self._layout = blueprint, layout
         self._memory = [0.0] * processes
         self._pool = Pool("specgrad_fl.executor", processes, self._config.threads)
 
@@ -146,26 +141,25 @@ class Workers(Executor):
             shutil.rmtree(folder, ignore_errors=True)
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
-        by_size = sorted(range(len(clients)), key=lambda row: -self._sizes[clients[row]])
-        orders = [{"train": [round_number, lr, clients[row], row]} for row in by_size]
-        reports: dict[int, Report] = {}
+        sizes = self._arrays["sizes"].tolist()
+        by_size = sorted(range(len(clients)), key=lambda row: -sizes[clients[row]])
+        calls = [(round_number, lr, clients[row], row) for row in by_size]
+        reports = dict(zip(by_size, self._each("train", calls), strict=True))
+        return [Report(**reports[row]) for row in range(len(clients))]
+
+    def _load_scored(self) -> None:
+        self._pool.tell_all({"load_scored": []})
+
+    def _each(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        answers: dict[int, Any] = {}
 
         def heard(index: int, number: int, reply: Message) -> None:
-            report = reports[by_size[index]] = Report(**reply["value"])
-            self._memory[number] = report.peak_mib
+            answers[index] = reply["value"]
+            if method == "train":
+                self._memory[number] = reply["value"]["peak_mib"]
 
-        self._pool.spread(orders, heard)
-        return [reports[row] for row in range(len(clients))]
-
-    def score(self, part: str = "test") -> Score:
-        self._pool.tell_all({"load_scored": []})
-        found = pieces(self._arrays, part, self._config.eval_batch)
-        scored: dict[int, Any] = {}
-        self._pool.spread(
-            [{"score": piece} for piece in found],
-            lambda index, _, reply: scored.__setitem__(index, reply["value"]),
-        )
-        return summed(scored[index] for index in range(len(found)))
+        self._pool.spread([{method: arguments} for arguments in calls], heard)
+        return [answers[index] for index in range(len(calls))]
 
     def memory(self) -> list[float]:
         return list(self._memory)

@@ -146,7 +146,7 @@ class LoadedRun:
             return model.eval()
         flat = FlatModel(model)
         tensors = storage.load_tensors(self.directory.last_path)[0]
-        flat.weights.copy_(flat.vector({name: tensors[f"model.{name}"] for name in flat.segments}))
+        flat.weights.copy_(flat.vector(tensors, "model."))
         flat.write_buffers(tensors["buffers"])
         return flat.model.eval()
 
@@ -192,15 +192,9 @@ def fitted(rows: Sequence[dict[str, str]], room: int) -> str:
     """
     names = list(dict.fromkeys(name for each in rows for name in each))
     lines = [names, *([each.get(name, "-") for name in names] for each in rows)]
-    table = _columns(lines)
-    if max(map(len, table.splitlines())) <= room:
-        return table
-    return _columns(list(zip(*lines, strict=True)))
-
-
-def _columns(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    for table in (lines, list(zip(*lines, strict=True))):
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+        if max(map(len, shown)) <= room:
+            break
+    return "\n".join(shown)

@@ -95,25 +95,19 @@ def resume(
     config = stored.replace(**check_same(stored, changes))
     if run.finished:
         return run
-    _check_states_follow(run, stored, config)
+    kept = methods.method_class(config.method).client_vectors
+    if kept and config.engine != stored.engine and run.load_rounds():
+        raise RunError(
+            f"engine is {stored.engine!r} in this run and {config.engine!r} was asked for, but "
+            f"what {config.method} keeps for each client is with the clients of the first; resume "
+            f"with --engine {stored.engine}"
+        )
     play = _player(config)
     if config.engine in OTHER_ENGINES:
         with run.locked():
             run.reconfigure(config)
         return play(run, load_data(config), watch)
     return carry_on(run, config, watch)
-
-
-def _check_states_follow(run: RunDirectory, stored: Config, config: Config) -> None:
-    """What clients keep between rounds stays where they were trained."""
-    if config.engine == stored.engine or not methods.method_class(config.method).client_vectors:
-        return
-    if run.load_rounds():
-        raise RunError(
-            f"engine is {stored.engine!r} in this run and {config.engine!r} was asked for, but "
-            f"what {config.method} keeps for each client is with the clients of the first; resume "
-            f"with --engine {stored.engine}"
-        )
 
 
 def carry_on(

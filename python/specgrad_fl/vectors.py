@@ -67,11 +67,11 @@ class FlatModel:
         """Copies of the segments of ``vector``, by parameter name."""
         return {name: self._view(vector, name).clone() for name in self.segments}
 
-    def vector(self, named: dict[str, Tensor]) -> Tensor:
-        """The inverse of :meth:`named`."""
+    def vector(self, named: dict[str, Tensor], prefix: str = "") -> Tensor:
+        """The inverse of :meth:`named`, of tensors whose names begin with ``prefix``."""
         vector = torch.empty(self.size)
         for name in self.segments:
-            self._view(vector, name).copy_(named[name])
+            self._view(vector, name).copy_(named[prefix + name])
         return vector
 
     def read_buffers(self) -> Tensor:
