@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,41 +41,13 @@ class Score:
         return [sum(self.right[end - size : end]) / size for size, end in ends if size]
 
 
-class Executor(Protocol):
-    """Trains clients on a board. Row ``i`` belongs to the ``i``-th client of the round."""
+class Executor:
+    """Trains clients on a board, one after the other in this process; others do it elsewhere.
+
+    Row ``i`` of the board belongs to the ``i``-th client of the round.
+    """
 
     board: Board
-
-    def start(self) -> None:
-        """Start what trains the clients, where that is not here already."""
-        return
-
-    def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
-        """Train every client from the board's weights; reports in the order of ``clients``.
-
-        Where a client may fail to answer, the reports and rows are those of the others.
-        """
-        ...
-
-    def remarks(self) -> dict[str, Any]:
-        """What the record of the last round should say besides."""
-        return {}
-
-    def score(self, part: str = "test") -> Score:
-        """Evaluate the board's scored model on all samples of ``test`` or ``held_out``."""
-        ...
-
-    def memory(self) -> list[float]:
-        """Peak memory of each process besides this one, in MiB."""
-        return []
-
-    def close(self) -> None:
-        """Free processes and memory."""
-        return
-
-
-class InProcess(Executor):
-    """All clients one after the other, here."""
 
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
@@ -84,10 +56,22 @@ class InProcess(Executor):
         self.board = Board(private(layout))
         self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
 
+    def start(self) -> None:
+        """Start what trains the clients, where that is not here already."""
+
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
+        """Train every client from the board's weights; reports in the order of ``clients``.
+
+        Where a client may fail to answer, the reports and rows are those of the others.
+        """
         return self._each("train", [(round_number, lr, c, row) for row, c in enumerate(clients)])
 
+    def remarks(self) -> dict[str, Any]:
+        """What the record of the last round should say besides."""
+        return {}
+
     def score(self, part: str = "test") -> Score:
+        """Evaluate the board's scored model on all samples of ``test`` or ``held_out``."""
         self._load_scored()
         count = len(self._arrays["test_y" if part == "test" else part])
         size = self._config.eval_batch
@@ -99,6 +83,13 @@ class InProcess(Executor):
             loss += piece_loss
         return Score(right, loss / count)
 
+    def memory(self) -> list[float]:
+        """Peak memory of each process besides this one, in MiB."""
+        return []
+
+    def close(self) -> None:
+        """Free processes and memory."""
+
     def _load_scored(self) -> None:
         self._runner.load_scored()
 
@@ -107,7 +98,7 @@ class InProcess(Executor):
         return [getattr(self._runner, method)(*arguments) for arguments in calls]
 
 
-class Workers(InProcess):
+class Workers(Executor):
     """A pool of processes that share the arrays and the board through mapped files.
 
     The next free worker takes the next client, largest first. Which worker trains a client has no
@@ -186,7 +177,7 @@ def choose(
     if config.sampling == "uniform":
         processes = min(processes, config.active)
     if processes == 1 or config.device != "cpu":
-        return InProcess(blueprint, arrays, flat, layout)
+        return Executor(blueprint, arrays, flat, layout)
     return Workers(blueprint, arrays, layout, processes)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specgrad_fl.client import Report
 from specgrad_fl.errors import RunError
-from specgrad_fl.executor import InProcess
+from specgrad_fl.executor import Executor
 from specgrad_fl.flower import wire
 from specgrad_fl.flower.place import fingerprint
 from specgrad_fl.partition import split
@@ -46,7 +46,7 @@ class Round:
     bytes: dict[str, int] = field(default_factory=lambda: {"down": 0, "up": 0})
 
 
-class FlowerExecutor(InProcess):
+class FlowerExecutor(Executor):
     """Trains on nodes, scores here. A client that fails is left out of the round."""
 
     def __init__(
