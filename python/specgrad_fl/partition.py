@@ -101,10 +101,6 @@ class Partition:
                 )
         return replace(self, clients=kept, held_out=list(map(torch.from_numpy, held)))
 
-    def counts(self, labels: Tensor, num_classes: int) -> Tensor:
-        """``int64 [clients, num_classes]``: how many samples of each class a client holds."""
-        return label_counts(self.clients, labels, num_classes)
-
     def check(self, dataset: Dataset) -> None:
         """Refuse a data set other than the one that was divided."""
         if self.fingerprint and self.fingerprint != dataset.fingerprint:
@@ -157,7 +153,7 @@ class Partition:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
-        counts = self.counts(labels, num_classes).T.numpy()
+        counts = label_counts(self.clients, labels, num_classes).T.numpy()
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.add_subplot()
         image = axes.imshow(counts, aspect="auto", cmap="viridis", interpolation="nearest")
