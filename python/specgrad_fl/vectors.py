@@ -32,12 +32,18 @@ class FlatModel:
         self.model = model.to(device)
         self._named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.segments: dict[str, slice] = {}
-        self._check()
+        if not self._named:
+            raise RunError("the model has no trainable parameter; check requires_grad")
         self.size = sum(p.numel() for p in self._named.values())
         self.weights = torch.empty(self.size, device=device)
         self.grads = torch.zeros(self.size, device=device)
         start = 0
         for name, parameter in self._named.items():
+            if parameter.dtype != torch.float32:
+                raise RunError(
+                    f"parameter {name} is {parameter.dtype}; the trainer keeps float32 weights, "
+                    "so build the model in float32 and use amp for less"
+                )
             self.segments[name] = slice(start, start + parameter.numel())
             start += parameter.numel()
             view = self._view(self.weights, name)
@@ -48,16 +54,6 @@ class FlatModel:
             n: b for n, b in model.named_buffers() if n in model.state_dict(keep_vars=True)
         }
         self.buffer_size = sum(b.numel() for b in self._buffers.values())
-
-    def _check(self) -> None:
-        if not self._named:
-            raise RunError("the model has no trainable parameter; check requires_grad")
-        for name, parameter in self._named.items():
-            if parameter.dtype != torch.float32:
-                raise RunError(
-                    f"parameter {name} is {parameter.dtype}; the trainer keeps float32 weights, "
-                    "so build the model in float32 and use amp for less"
-                )
 
     def _view(self, vector: Tensor, name: str) -> Tensor:
         """The segment of ``name`` in its logical shape."""
@@ -81,10 +77,9 @@ class FlatModel:
 
     def write_buffers(self, values: Tensor) -> None:
         """The inverse of :meth:`read_buffers`; whole numbers are rounded to the nearest."""
-        start = 0
-        for buffer in self._buffers.values():
-            part = values[start : start + buffer.numel()].view(buffer.shape)
-            start += buffer.numel()
+        parts = values.split([buffer.numel() for buffer in self._buffers.values()])
+        for buffer, part in zip(self._buffers.values(), parts, strict=True):
+            part = part.view(buffer.shape)
             buffer.copy_(part if buffer.dtype.is_floating_point else part.round())
 
 

@@ -244,7 +244,11 @@ class FedAWA(Method):
             distances = 1 - F.cosine_similarity(round.results, round.start[None], dim=1)
         else:
             distances = changes.square().mean(1)
-        optimizer = self._optimizer(theta)
+        optimizer: torch.optim.Optimizer
+        if self.options.optimizer == "adam":
+            optimizer = torch.optim.Adam([theta], lr=self.options.server_lr, betas=(0.5, 0.999))
+        else:
+            optimizer = torch.optim.SGD([theta], lr=0.01, momentum=0.9, weight_decay=5e-4)
         for _ in range(self.options.server_epochs):
             shares = torch.softmax(theta, 0)
             spread = torch.linalg.vector_norm(changes - shares.float() @ changes, dim=1)
@@ -252,11 +256,6 @@ class FedAWA(Method):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-
-    def _optimizer(self, theta: Tensor) -> torch.optim.Optimizer:
-        if self.options.optimizer == "adam":
-            return torch.optim.Adam([theta], lr=self.options.server_lr, betas=(0.5, 0.999))
-        return torch.optim.SGD([theta], lr=0.01, momentum=0.9, weight_decay=5e-4)
 
 
 class FedLWS(Method):
