@@ -77,7 +77,7 @@ def _memory_mib() -> int | None:
     return os.sysconf(names[0]) * os.sysconf(names[1]) // 2**20
 
 
-# parameters of mallopt(3): never trim, map nothing smaller than it allows, grow by 64 MiB
+# mallopt(3), parameter and value: never trim, keep all but the largest blocks, grow by 64 MiB
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _TOP_PAD = (-1, 2**31 - 1), (-3, 32 * 2**20), (-2, 64 * 2**20)
 
 

@@ -36,22 +36,19 @@ def summarise(records: list[Record], config: Config) -> dict[str, Any]:
     the first evaluated round that reaches the target, ``None`` if none does.
     """
     validated = any("validation_accuracy" in r for r in records)
-    chosen_on = "validation" if validated else "test"
-    decisive = f"{chosen_on}_accuracy"
+    # the test set is not asked in every round where samples are held out
+    decisive = "validation_accuracy" if validated else "test_accuracy"
     best = max((r for r in records if decisive in r), key=lambda r: r[decisive])
-    chosen = {"best_round": best["round"], "chosen_on": chosen_on}
+    chosen: Record = {} if validated else {"best_accuracy": best[decisive]}
+    chosen |= {"best_round": best["round"], "chosen_on": decisive.removesuffix("_accuracy")}
     if validated:
-        checked = _column(records, decisive)
         chosen |= {
-            "validation_accuracy": checked[-1],
+            "validation_accuracy": _column(records, decisive)[-1],
             "best_validation_accuracy": best[decisive],
             "validation_mean_last_10": statistics.fmean(_column(records, decisive, LAST)),
             "client_accuracy": _column(records, "client_accuracy")[-1],
         }
-    else:
-        chosen = {"best_accuracy": best[decisive], **chosen}
     recent = _column(records, "test_accuracy", LAST)
-    # the test set is not asked in every round where samples are held out
     reached = [r["round"] for r in records if r.get(decisive, -1.0) >= config.target]
     seconds, evaluating, filtering, computing = (
         sum(r["seconds"][part] for r in records)
@@ -78,9 +75,9 @@ def summarise(records: list[Record], config: Config) -> dict[str, Any]:
     }
 
 
-def _column(records: list[Record], key: str, last: int | None = None) -> list[Any]:
-    """What the rounds have under a key, where they have it; ``last``: of the last rounds alone."""
-    return [r[key] for r in records[-last if last else 0 :] if key in r]
+def _column(records: list[Record], key: str, last: int = 0) -> list[Any]:
+    """What the rounds have under a key, where they have it; of the ``last`` rounds, or of all."""
+    return [r[key] for r in records[-last:] if key in r]
 
 
 def shown(summary: dict[str, Any]) -> dict[str, str]:
