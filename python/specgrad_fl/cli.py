@@ -10,6 +10,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,13 +62,14 @@ def _parser() -> Parser:
     usage = "specgrad-fl train [--SETTING VALUE ...]"
     train = commands.add("train", "run one experiment", _train, text=TRAIN, usage=usage)
     train.add_argument("--out", type=Path, help="run directory, new or empty [runs/NAME]")
-    _add_json(train)
-    add_settings(train)
 
     summary = "continue an interrupted run, to the bit, or make it longer"
     resume = commands.add("resume", summary, _resume, goes_on=True)
     resume.add_argument("run", type=Path, help="run directory")
-    _add_json(resume)
+    for each in (train, resume):
+        text = "rounds and results as JSON lines on standard output"
+        each.add_argument("--json", action="store_true", help=text)
+    add_settings(train)
     add_settings(resume, only=EXECUTION_KEYS | {"rounds"})
 
     plot = commands.add("plot", "draw the curves of runs into one picture", _plot)
@@ -90,12 +92,6 @@ def _parser() -> Parser:
     return parser
 
 
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json", action="store_true", help="rounds and results as JSON lines on standard output"
-    )
-
-
 def _train(arguments: argparse.Namespace) -> None:
     from specgrad_fl import training
     from specgrad_fl.runs import run_name
@@ -104,7 +100,9 @@ def _train(arguments: argparse.Namespace) -> None:
     config = Config(**settings)
     warn_of_idle(config, settings)
     out = arguments.out = arguments.out or Path("runs") / run_name(config)
-    _report(arguments, training.train(config, out, watcher_of(arguments), _announcer(arguments)))
+    silent = arguments.quiet or arguments.json
+    say = (lambda sentence: None) if silent else partial(print, file=sys.stderr, flush=True)
+    _report(arguments, training.train(config, out, watcher_of(arguments), say))
 
 
 def _resume(arguments: argparse.Namespace) -> None:
@@ -112,16 +110,6 @@ def _resume(arguments: argparse.Namespace) -> None:
 
     run = training.resume(arguments.run, watcher_of(arguments), settings_of(arguments))
     _report(arguments, run)
-
-
-def _announcer(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Says on standard error what is happening."""
-
-    def say(sentence: str) -> None:
-        if not (arguments.quiet or arguments.json):
-            print(sentence, file=sys.stderr, flush=True)
-
-    return say
 
 
 def _report(arguments: argparse.Namespace, run: RunDirectory) -> None:
@@ -256,11 +244,12 @@ def _check_environment() -> None:
 def _check_unknown(unknown: list[str], parser: Parser) -> None:
     for word in unknown:
         flag = word.partition("=")[0]
+        name = flag.lstrip("-").replace("-", "_")
         hint = f"see {parser.prog} --help"
-        if flag.lstrip("-").replace("-", "_") in FIELDS:
+        if name in FIELDS:
             hint = f"{parser.prog} does not take this setting (see its --help)"
-        elif flag.lstrip("-").replace("-", "_") in ALIASES:
-            hint = f"did you mean '--{ALIASES[flag.lstrip('-').replace('-', '_')]}'?"
+        elif name in ALIASES:
+            hint = f"did you mean '--{ALIASES[name]}'?"
         elif flag.startswith("--"):
             hint = suggest(flag, parser.flags)
         raise ConfigError(f"unknown argument {word!r}; {hint}")

@@ -10,7 +10,8 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from specgrad_fl.vectors import Board, FlatModel
 
 # decay of the mean, decay of the squares, and what keeps the quotient finite
 ADAM = (0.9, 0.999, 1e-8)
+NO_SAMPLES = torch.zeros(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,6 @@ class Report:
     seconds: float
     filter_seconds: float
     peak_mib: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Stopwatch:
@@ -107,10 +106,8 @@ class Optimizer:
         self._before = config.momentum_place == "before" and not self._adam
         self._nesterov = config.nesterov
         self._steps = 0
-        kept = 2 if self._adam else int(self._momentum > 0)
-        self._mean, self._square = (
-            torch.zeros(size if number < kept else 0, device=device) for number in range(2)
-        )
+        self._mean = torch.zeros(size if self._momentum else 0, device=device)
+        self._square = torch.zeros(size if self._adam else 0, device=device)
 
     def before_filter_(self, g: Tensor) -> None:
         """The data gradient's momentum in its place, where that was asked for."""
@@ -140,47 +137,23 @@ class Optimizer:
         g.copy_(self._mean).div_(scale).div_(1 - first**self._steps)
 
 
-class Batch:
-    """The current batch, its number, and the seed of its dropout masks."""
-
-    x: Tensor
-    y: Tensor
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.number = 0
-
-    def take(self, x: Tensor, y: Tensor) -> None:
-        """The next batch."""
-        self.x, self.y = x, y
-        self.seed += 1
-        self.number += 1
-
-
+@dataclass(eq=False)
 class ClientRunner:
     """One model that trains any client, and scores batches of the test set."""
 
-    def __init__(
-        self,
-        config: Config,
-        flat: FlatModel,
-        samples: Samples,
-        partition: Mapping[int, Tensor],
-        method: Method,
-        board: Board,
-        held_out: Tensor | None = None,
-    ) -> None:
+    config: Config
+    flat: FlatModel
+    samples: Samples
+    partition: Mapping[int, Tensor]
+    method: Method
+    board: Board
+    held_out: Tensor = NO_SAMPLES
+
+    def __post_init__(self) -> None:
         keep_freed_memory()
-        self.config = config
-        self.flat = flat
-        self.samples = samples
-        self.partition = partition
-        self.method = method
-        self.board = board
-        self.held_out = torch.zeros(0, dtype=torch.int64) if held_out is None else held_out
-        self.device = samples.device
-        self.plan = filter_plan(flat.model, config)
-        self._forward = torch.compile(flat.model) if config.compile else flat.model
+        self.device = self.samples.device
+        self.plan = filter_plan(self.flat.model, self.config)
+        self._forward = torch.compile(self.flat.model) if self.config.compile else self.flat.model
 
     def _autocast(self) -> Any:
         if self.config.amp == "off":
@@ -199,7 +172,7 @@ class ClientRunner:
         flat.write_buffers(board.buffers)
         kept = {name: rows[row] for name, rows in board.states.items()}
         scale = LossScale(config.amp == "fp16")
-        batch = Batch(derive(*purpose, "dropout"))
+        masks = derive(*purpose, "dropout")
         local = Local(
             client=client,
             w=flat.weights,
@@ -208,7 +181,6 @@ class ClientRunner:
             sent={name: vector.to(self.device) for name, vector in board.sent.items()},
             state={name: vector.to(self.device) for name, vector in kept.items()},
             lr=lr,
-            backward=lambda: self._backward(batch, scale.value),
             filter_=lambda: self._filter(filtering),
         )
         losses = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -220,8 +192,8 @@ class ClientRunner:
             self.partition[client], epochs, config.batch_size, generator(*purpose, "data")
         )
         optimizer = Optimizer(config, flat.size, self.device)
-        for x, y in batches:
-            batch.take(x, y)
+        for number, (x, y) in enumerate(batches, start=1):
+            local.backward = partial(self._backward, x, y, masks + number, scale)
             losses += self.method.gradient(local)
             if scale.unscale_(flat.grads):
                 optimizer.before_filter_(flat.grads)
@@ -232,7 +204,7 @@ class ClientRunner:
         for name, vector in kept.items():
             vector.copy_(local.state[name])
         board.buffer_results[row].copy_(flat.read_buffers())
-        loss = float(losses) / batch.number
+        loss = float(losses) / number
         return Report(
             client=client,
             steps=local.steps,
@@ -244,15 +216,15 @@ class ClientRunner:
             peak_mib=peak_mib(),
         )
 
-    def _backward(self, batch: Batch, scale: float) -> Tensor:
-        """Gradient of the batch at the current weights; the same dropout masks every time."""
+    def _backward(self, x: Tensor, y: Tensor, seed: int, scale: LossScale) -> Tensor:
+        """Gradient of a batch at the current weights; the same dropout masks for the same seed."""
         # torch's own function also notes the whole call stack, for devices that are not there
-        on_cpu = batch.x.device.type == "cpu"
-        (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(batch.seed)
+        on_cpu = x.device.type == "cpu"
+        (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(seed)
         self.flat.grads.zero_()
         with self._autocast():
-            loss = F.cross_entropy(self._forward(batch.x), batch.y)
-        (loss if scale == 1.0 else loss * scale).backward()
+            loss = F.cross_entropy(self._forward(x), y)
+        (loss if scale.value == 1.0 else loss * scale.value).backward()
         return loss.detach()
 
     def _filter(self, stopwatch: Stopwatch) -> None:

@@ -10,7 +10,6 @@ those of model and data set.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import math
@@ -39,28 +38,15 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
-    execution: bool = False,
-    needs: str = "",
 ) -> Any:
     """A field with what the command line must know of it.
 
-    low, high: the least and the most; above: less than any value; execution: no effect on results
-    needs: ``name=value`` or ``name!=value`` of the setting without which this one has no effect
+    low, high: the least and the most; above: less than any value
     """
-    metadata = {key: value for key, value in locals().items() if key != "default"}
+    metadata = dict(locals())
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
-
-
-def filter_setting(default: Any, help: str) -> Any:
-    """A setting without effect where nothing is filtered."""
-    return setting(default, help, needs="filter!=none")
-
-
-def flower_setting(default: Any, help: str, low: float | None = None) -> Any:
-    """A setting of runs on Flower, without effect on results."""
-    return setting(default, help, low=low, execution=True, needs="engine=flower")
 
 
 @dataclass(frozen=True)
@@ -79,30 +65,21 @@ class Config:
         "data set, see `specgrad-fl data list`; your own as npz:FILE, parquet:FOLDER, "
         "images:FOLDER or module:loader",
     )
-    data_root: str = setting(
-        "", "folder of the data sets; by default $SPECGRAD_DATA, or ./data", execution=True
-    )
+    data_root: str = setting("", "folder of the data sets; by default $SPECGRAD_DATA, or ./data")
     data_options: Options = setting({}, "options of the data set, as key=value")
     partition: str = setting(
         "dirichlet", "how samples are divided over clients, see `specgrad-fl list`"
     )
     clients: int = setting(20, "clients in the federation", low=0)
-    alpha: float = setting(
-        0.1, "Dirichlet concentration; smaller is more skewed", low=0, needs="partition=dirichlet"
-    )
+    alpha: float = setting(0.1, "Dirichlet concentration; smaller is more skewed", low=0)
     partition_mode: str = setting(
         "once",
         "exhausted classes: `once` holds each sample at most once, `refill` as in the paper's "
         "line of work",
         choices=("once", "refill"),
-        needs="partition=dirichlet",
     )
-    shards_per_client: int = setting(
-        2, "shards a client holds (partition shards)", low=1, needs="partition=shards"
-    )
-    samples_per_client: int = setting(
-        500, "samples a client holds (feature_shift)", low=1, needs="partition=feature_shift"
-    )
+    shards_per_client: int = setting(2, "shards a client holds (partition shards)", low=1)
+    samples_per_client: int = setting(500, "samples a client holds (feature_shift)", low=1)
     validation: float = setting(
         0.0,
         "share of every client's samples that is held out of training: the best round is chosen "
@@ -123,22 +100,18 @@ class Config:
         "gradient filter, see `specgrad-fl list`; a+b is one after the other, a-b is a without "
         "what b removes",
     )
-    ratio: float = setting(
-        0.05, "share of the spectrum that the filter removes", low=0, high=1, needs="filter!=none"
-    )
-    filter_ratios: Options = filter_setting(
+    ratio: float = setting(0.05, "share of the spectrum that the filter removes", low=0, high=1)
+    filter_ratios: Options = setting(
         {},
         "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; a layer that it "
         "does not name takes `ratio`, and 0 leaves a layer alone",
     )
-    filter_options: Options = filter_setting(
+    filter_options: Options = setting(
         {}, "options of the filter, as key=value, such as window=25 or lap.window=25"
     )
-    filter_select: str = filter_setting(
-        "auto", "filtered layers: auto, a preset or a regular expression"
-    )
-    filter_order: str = filter_setting("", "flattening order of a filtered tensor, such as 0231")
-    filter_backend: str = filter_setting(
+    filter_select: str = setting("auto", "filtered layers: auto, a preset or a regular expression")
+    filter_order: str = setting("", "flattening order of a filtered tensor, such as 0231")
+    filter_backend: str = setting(
         "auto", "kernel backend, or `loop`: torch.fft layer by layer, for comparison"
     )
 
@@ -165,24 +138,17 @@ class Config:
         "rounds, or half a cosine down to 0",
         choices=("decay", "steps", "cosine"),
     )
-    lr_step: int = setting(
-        30, "rounds between two steps of the learning rate", low=1, needs="lr_schedule=steps"
-    )
+    lr_step: int = setting(30, "rounds between two steps of the learning rate", low=1)
     optimizer: str = setting("sgd", "local optimizer", choices=("sgd", "adam"))
     momentum: float = setting(
-        0.0,
-        "momentum of a client's steps, from zero in every round",
-        low=0,
-        high=0.999,
-        needs="optimizer=sgd",
+        0.0, "momentum of a client's steps, from zero in every round", low=0, high=0.999
     )
     momentum_place: str = setting(
         "after",
         "momentum of the whole step, after the filter; or of the data gradient, before the filter",
         choices=("after", "before"),
-        needs="momentum!=0.0",
     )
-    nesterov: bool = setting(False, "Nesterov's form of the momentum", needs="momentum!=0.0")
+    nesterov: bool = setting(False, "Nesterov's form of the momentum")
     weight_decay: float = setting(1e-3, "weight decay, on every parameter", low=0)
     clip: float = setting(10.0, "bound on the gradient's global norm; 0 for none", low=0)
     clip_scope: str = setting(
@@ -212,45 +178,41 @@ class Config:
 
     device: str = setting("cpu", "torch device, such as cpu or cuda:0")
     workers: int = setting(
-        0,
-        "client processes on the CPU; 1 trains in this process, 0 takes one for each core",
-        low=0,
-        execution=True,
+        0, "client processes on the CPU; 1 trains in this process, 0 takes one for each core", low=0
     )
     threads: int = setting(1, "torch threads of each worker", low=1, high=1024)
     channels_last: bool = setting(True, "memory order of images and activations")
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     compile: bool = setting(False, "torch.compile the model")
     state_ram_mib: int = setting(
-        1024, "memory for per-client state; what exceeds it is kept on disk", low=0, execution=True
+        1024, "memory for per-client state; what exceeds it is kept on disk", low=0
     )
-    checkpoint_every: int = setting(1, "rounds between checkpoints", low=1, execution=True)
+    checkpoint_every: int = setting(1, "rounds between checkpoints", low=1)
 
     engine: str = setting(
         "local",
         "where clients run: `local` in processes of this machine, `flower` on Flower's SuperNodes",
         choices=("local", "flower"),
-        execution=True,
     )
-    nodes: int = flower_setting(3, "SuperNodes that `engine flower` starts on this machine", low=1)
-    insecure: bool = flower_setting(
+    nodes: int = setting(3, "SuperNodes that `engine flower` starts on this machine", low=1)
+    insecure: bool = setting(
         False, "let other users of this machine reach the SuperLink that `engine flower` starts"
     )
-    min_clients: int = flower_setting(1, "a round on Flower with fewer answers is repeated", low=1)
-    client_timeout: float = flower_setting(
+    min_clients: int = setting(1, "a round on Flower with fewer answers is repeated", low=1)
+    client_timeout: float = setting(
         600.0,
         "seconds a round on Flower waits before it leaves out the clients that did not answer",
         low=0.1,
     )
-    join_timeout: float = flower_setting(
+    join_timeout: float = setting(
         300.0, "seconds to wait for the nodes of all clients at the start", low=0.1
     )
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            value = coerced(item.name, _KINDS[str(item.type)], getattr(self, item.name))
+            kind = type(item.metadata["default"])
+            value = checked(item.name, kind, getattr(self, item.name), item.metadata)
             object.__setattr__(self, item.name, value)
-            check_range(item.name, value, item.metadata)
         object.__setattr__(self, "filter_ratios", _checked_ratios(self.filter_ratios))
         _check_filter(self.filter)
         _epochs(self.epochs_range)
@@ -266,8 +228,8 @@ class Config:
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their default."""
-        own = {name: getattr(self, name) for name in _defaults()}
-        return {name: value for name, value in own.items() if value != _defaults()[name]}
+        defaults = {name: item.metadata["default"] for name, item in FIELDS.items()}
+        return {name: value for name, value in vars(self).items() if value != defaults[name]}
 
     def learning_rate(self, round_number: int) -> float:
         """Of a round, counted from 0."""
@@ -288,13 +250,12 @@ class Config:
 
     def without_effect(self, given: Iterable[str]) -> dict[str, str]:
         """Which of the given settings change nothing here, and what they would need."""
-        idle = {}
-        for name in given:
-            needs = FIELDS[name].metadata["needs"]
+        idle: dict[str, str] = {}
+        for needs, names in NEEDS.items():
             other, unequal, value = needs.partition("!=" if "!=" in needs else "=")
-            if needs and (str(getattr(self, other)) == value) == (unequal == "!="):
-                idle[name] = needs
-        return idle
+            if (str(getattr(self, other)) == value) == (unequal == "!="):
+                idle |= dict.fromkeys(names, needs)
+        return {name: idle[name] for name in given if name in idle}
 
     @property
     def digest(self) -> str:
@@ -304,11 +265,6 @@ class Config:
         """
         decisive = {k: v for k, v in self.changed().items() if k not in EXECUTION_KEYS}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    return Config().as_dict()
 
 
 # the first setting of each subject, in the order of the class
@@ -322,13 +278,39 @@ SUBJECTS = {
     "engine": "Flower",
 }
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
-EXECUTION_KEYS = frozenset(name for name, f in FIELDS.items() if f.metadata["execution"])
+TABLES = tuple(name for name, item in FIELDS.items() if item.metadata["default"] == {})
+_FLOWER = ("nodes", "insecure", "min_clients", "client_timeout", "join_timeout")
+# settings without effect on results
+EXECUTION_KEYS = frozenset(
+    ("data_root", "workers", "state_ram_mib", "checkpoint_every", "engine", *_FLOWER)
+)
+# what settings have no effect without
+NEEDS = {
+    "partition=dirichlet": ("alpha", "partition_mode"),
+    "partition=shards": ("shards_per_client",),
+    "partition=feature_shift": ("samples_per_client",),
+    "filter!=none": ("ratio", *(name for name in FIELDS if name.startswith("filter_"))),
+    "lr_schedule=steps": ("lr_step",),
+    "optimizer=sgd": ("momentum",),
+    "momentum!=0.0": ("momentum_place", "nesterov"),
+    "engine=flower": _FLOWER,
+}
+_KIND_NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table of options",
+}
 
 
-def coerced(name: str, kind: type, value: Any) -> Any:
-    """The value in the type of the setting of this name, where nothing is lost by that."""
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+def checked(name: str, kind: type, value: Any, limits: Mapping[str, Any]) -> Any:
+    """The value in the type of the setting of this name, where nothing is lost by that.
+
+    limits: as of :func:`setting`
+    """
+    if kind is float and type(value) is int:
+        value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         wanted = _KIND_NAMES.get(kind, f"of type {kind.__name__}")
         raise ConfigError(f"{name} must be {wanted}; got {value!r}")
@@ -336,6 +318,15 @@ def coerced(name: str, kind: type, value: Any) -> Any:
         raise ConfigError(f"{name} must be a finite number; got {value!r}")
     if isinstance(value, dict):
         _check_plain(name, value)
+    choices, low, high, above = (limits.get(key) for key in ("choices", "low", "high", "above"))
+    if choices and value not in choices:
+        raise ConfigError(f"{name} is {value!r}; {suggest(str(value), choices)}")
+    if low is not None and value < low:
+        raise ConfigError(f"{name} is {value}; the least is {low:g}")
+    if above is not None and not value > above:
+        raise ConfigError(f"{name} is {value}; it must be more than {above:g}")
+    if high is not None and value > high:
+        raise ConfigError(f"{name} is {value}; the most is {high:g}")
     return value
 
 
@@ -359,29 +350,6 @@ def _check_plain(name: str, options: Options) -> None:
                     f"{name} gives {key} the value {each!r}; write text in quotes, a number, "
                     "true, false, or a list of those"
                 )
-
-
-_KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "Options": dict}
-_KIND_NAMES = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    dict: "a table of options",
-}
-
-
-def check_range(name: str, value: Any, limits: Mapping[str, Any]) -> None:
-    """Refuse a value beyond what :func:`setting` allows."""
-    choices, low, high, above = (limits.get(key) for key in ("choices", "low", "high", "above"))
-    if choices and value not in choices:
-        raise ConfigError(f"{name} is {value!r}; {suggest(value, choices)}")
-    if low is not None and value < low:
-        raise ConfigError(f"{name} is {value}; the least is {low:g}")
-    if above is not None and not value > above:
-        raise ConfigError(f"{name} is {value}; it must be more than {above:g}")
-    if high is not None and value > high:
-        raise ConfigError(f"{name} is {value}; the most is {high:g}")
 
 
 def _check_filter(name: str) -> None:
@@ -435,14 +403,13 @@ def nearest(name: str) -> str:
 
 def check_names(settings: Mapping[str, Any], where: str = "") -> None:
     """Refuse settings that do not exist, naming the nearest that does."""
-    tables = [name for name, item in FIELDS.items() if str(item.type) == "Options"]
     for name, value in settings.items():
         if name in FIELDS:
             continue
         if isinstance(value, dict):
             raise ConfigError(
                 f"{where}there is no table [{name}]; settings stand above all tables, and the "
-                f"tables are {', '.join(tables)}"
+                f"tables are {', '.join(TABLES)}"
             )
         raise ConfigError(f"{where}unknown setting {name!r}; {nearest(name)}")
 
@@ -464,7 +431,7 @@ def read_ratios(path: str | Path) -> Options:
             f"{path} has no table [filter_ratios] with a ratio for each layer; write one with "
             "`specgrad-fl diagnose`"
         )
-    return _flat(table)
+    return flat(table)
 
 
 # settings of older runs that decided nothing there
@@ -478,21 +445,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         if settings.get(name) == "":
             del settings[name]
     check_names(settings, f"{path}: ")
-    for name in ("options", "model_options", "data_options", "filter_options", "filter_ratios"):
+    for name in TABLES:
         if isinstance(settings.get(name), dict):
-            settings[name] = _flat(settings[name])
+            settings[name] = flat(settings[name])
     return settings
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Options:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Options:
     """``{"fedprox": {"mu": 1}}`` as ``{"fedprox.mu": 1}``."""
-    flat: Options = {}
+    dotted: Options = {}
     for key, value in table.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        dotted.update(inner)
+    return dotted
 
 
 def to_toml(settings: Mapping[str, Any]) -> str:

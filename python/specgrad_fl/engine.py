@@ -102,27 +102,19 @@ class Engine:
         self.state = self.run.load_state(config, self._fingerprint)
         self.state.partition = self._partition
         self.records = self.run.rewind(self.state)
-        self.states = (
-            ClientRounds()
-            if self._remote
-            else ClientStates(
-                self.run.clients_path, method.client_vectors, self.flat.size, config.state_ram_mib
-            )
-        )
-        self.states.restore(self.state.client_rounds, self.state.client_digests)
+        kept = () if self._remote else method.client_vectors
         rows = config.active if config.sampling == "uniform" else config.clients
-        layout = Board.layout(
-            self.flat.size,
-            self.flat.buffer_size,
-            rows,
-            method.sent_vectors,
-            () if self._remote else method.client_vectors,
-        )
-        self.executor = (
-            self._remote(self._blueprint, self._arrays, self.flat, layout, self.states)
-            if self._remote
-            else executor.choose(self._blueprint, self._arrays, self.flat, layout)
-        )
+        layout = Board.layout(self.flat, rows, method.sent_vectors, kept)
+        parts = (self._blueprint, self._arrays, self.flat, layout)
+        if self._remote:
+            self.states = ClientRounds()
+            self.executor = self._remote(*parts, self.states)
+        else:
+            self.states = ClientStates(
+                self.run.clients_path, kept, self.flat.size, config.state_ram_mib
+            )
+            self.executor = executor.choose(*parts)
+        self.states.restore(self.state.client_rounds, self.state.client_digests)
         self.executor.start()
         self.board = self.executor.board
         self._restore()
@@ -144,23 +136,15 @@ class Engine:
             return
         expected = {f"model.{name}" for name in self.flat.segments} | {"buffers"}
         expected |= {f"server.{name}" for name in self.server}
-        if set(stored) != expected:
-            odd = sorted(set(stored) ^ expected)[0]
+        for odd in sorted(set(stored) ^ expected):
             raise RunError(
                 f"{self.run.last_path} does not fit this model and method: {odd} is in one of "
                 "them only"
             )
-        weights = {name: stored[f"model.{name}"] for name in self.flat.segments}
-        self.board.weights.copy_(self.flat.vector(weights))
+        self.board.weights.copy_(self.flat.vector(stored, "model."))
         self.board.buffers.copy_(stored["buffers"])
         for name in self.server:
             self.server[name] = stored[f"server.{name}"]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds."""
-        named = {f"model.{k}": v for k, v in self.flat.named(self.board.weights).items()}
-        named |= {f"server.{k}": v for k, v in self.server.items()}
-        return named | {"buffers": self.board.buffers.clone()}
 
     def play(self, watch: Watcher) -> None:
         """All rounds that are left. An interrupt costs the round in progress, no other."""
@@ -180,9 +164,8 @@ class Engine:
         self.records.append(record)
         self.state.rounds = record["round"]
         self._whole = True
-        if self.state.rounds % self.config.checkpoint_every == 0 or (
-            self.state.rounds == self.config.rounds
-        ):
+        last = self.state.rounds == self.config.rounds
+        if last or self.state.rounds % self.config.checkpoint_every == 0:
             self.store()
 
     def store(self) -> None:
@@ -190,7 +173,9 @@ class Engine:
         self.state.client_rounds = self.states.flush()
         self.state.client_digests = dict(self.states.digests)
         self.state.metrics = self.records.digest
-        self.state.tensors = self.tensors()
+        tensors = {f"model.{k}": v for k, v in self.flat.named(self.board.weights).items()}
+        tensors |= {f"server.{k}": v for k, v in self.server.items()}
+        self.state.tensors = tensors | {"buffers": self.board.buffers.clone()}
         self.run.save_state(self.state, self.config)
         self.states.sweep()
         self.records.write_csv()
@@ -207,10 +192,15 @@ class Engine:
             for name, vector in self.states.get(client).items():
                 self.board.states[name][row].copy_(vector)
         reports = self.executor.train(number, lr, clients)
-        self._check_finite(number, reports)
-        clients = [report.client for report in reports]
+        for report in reports:
+            if not report.finite:
+                raise Diverged(
+                    f"round {number + 1}: the loss of client {report.client} is {report.loss} or "
+                    f"its weights are no longer finite; the run stops, and {self._kept()}. Choose "
+                    "a smaller lr or clip"
+                )
         trained = time.perf_counter()
-        self._aggregate(number, clients, reports)
+        self._aggregate(number, reports)
         aggregated = time.perf_counter()
         scores = self._scores(number + 1)
         evaluated = time.perf_counter()
@@ -221,25 +211,17 @@ class Engine:
             "aggregate": aggregated - trained,
             "evaluate": evaluated - aggregated,
         }
-        return self._record(number, lr, clients, reports, scores, seconds)
-
-    def _check_finite(self, number: int, reports: list[Report]) -> None:
-        for report in reports:
-            if not report.finite:
-                raise Diverged(
-                    f"round {number + 1}: the loss of client {report.client} is {report.loss} or "
-                    f"its weights are no longer finite; the run stops, and {self._kept()}. Choose "
-                    "a smaller lr or clip"
-                )
+        return self._record(number, lr, reports, scores, seconds)
 
     def _kept(self) -> str:
         """What a run that stops can go back to."""
         rounds = self.run.load_rounds()
         return f"the checkpoint of round {rounds} is kept" if rounds else "there is no checkpoint"
 
-    def _aggregate(self, number: int, clients: list[int], reports: list[Report]) -> None:
+    def _aggregate(self, number: int, reports: list[Report]) -> None:
         self._whole = False
         board = self.board
+        clients = [report.client for report in reports]
         active = torch.tensor(clients)
         sizes = self.sizes[active].double()
         results = board.results[: len(clients)]
@@ -325,38 +307,23 @@ class Engine:
         return {"best_accuracy": self.executor.score().accuracy}
 
     def _record(
-        self,
-        number: int,
-        lr: float,
-        clients: list[int],
-        reports: list[Report],
-        scores: Record,
-        seconds: dict[str, float],
+        self, number: int, lr: float, reports: list[Report], scores: Record, seconds: Record
     ) -> Record:
-        vector = 4 * self.flat.size * len(clients)
-        payload = 4 * self.flat.buffer_size * len(clients)
+        vector = 4 * self.flat.size * len(reports)
+        payload = 4 * self.flat.buffer_size * len(reports)
         busy = sum(report.seconds for report in reports)
         filtering = sum(report.filter_seconds for report in reports)
-        record: Record = {
+        return {
             "round": number + 1,
             "lr": lr,
             "train_loss": sum(report.loss for report in reports) / len(reports),
-            "clients": clients,
+            "clients": [report.client for report in reports],
             "bytes_down": self.method.down * vector + payload,
             "bytes_up": self.method.up * vector + payload,
-        }
-        record |= scores
-        record |= self.executor.remarks()
-        return record | {
+            **scores,
+            **self.executor.remarks(),
             "time": time.time(),
-            "seconds": {
-                **seconds,
-                "client_compute": busy - filtering,
-                "client_filter": filtering,
-            },
+            "seconds": {**seconds, "client_compute": busy - filtering, "client_filter": filtering},
             "filter_share": filtering / busy,
-            "memory_mib": {
-                "parent": peak_mib(),
-                "workers": sum(self.executor.memory()),
-            },
+            "memory_mib": {"parent": peak_mib(), "workers": sum(self.executor.memory())},
         }

@@ -7,20 +7,21 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specgrad_fl import pool, prepare
 from specgrad_fl.client import ClientRunner, Report
-from specgrad_fl.config import Config
+from specgrad_fl.own_code import blaming
 from specgrad_fl.pool import Message, Pool
 from specgrad_fl.prepare import Blueprint
-from specgrad_fl.vectors import DTYPES, Board, FlatModel, Layout, layout_of, mapped, private
+from specgrad_fl.vectors import Board, FlatModel, Layout, layout_of, mapped, private
 
 
 @dataclass(frozen=True)
@@ -36,29 +37,34 @@ class Score:
 
     def by_client(self, sizes: list[int]) -> list[float]:
         """The accuracy of each client's part; clients without samples are left out."""
-        parts, start = [], 0
-        for size in sizes:
-            if size:
-                parts.append(sum(self.right[start : start + size]) / size)
-            start += size
-        return parts
+        ends = zip(sizes, accumulate(sizes), strict=True)
+        return [sum(self.right[end - size : end]) / size for size, end in ends if size]
 
 
-class Executor(Protocol):
-    """Trains clients on a board. Row ``i`` belongs to the ``i``-th client of the round."""
+class Executor:
+    """Trains clients on a board, one after the other in this process; others do it elsewhere.
+
+    Row ``i`` of the board belongs to the ``i``-th client of the round.
+    """
 
     board: Board
 
+    def __init__(
+        self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
+    ) -> None:
+        self._config, self._arrays = blueprint.config, arrays
+        self.board = Board(private(layout))
+        self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
+
     def start(self) -> None:
         """Start what trains the clients, where that is not here already."""
-        return
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
         """Train every client from the board's weights; reports in the order of ``clients``.
 
         Where a client may fail to answer, the reports and rows are those of the others.
         """
-        ...
+        return self._each("train", [(round_number, lr, c, row) for row, c in enumerate(clients)])
 
     def remarks(self) -> dict[str, Any]:
         """What the record of the last round should say besides."""
@@ -66,7 +72,16 @@ class Executor(Protocol):
 
     def score(self, part: str = "test") -> Score:
         """Evaluate the board's scored model on all samples of ``test`` or ``held_out``."""
-        ...
+        self._load_scored()
+        count = len(self._arrays["test_y" if part == "test" else part])
+        size = self._config.eval_batch
+        pieces = [(part, start, start + size) for start in range(0, count, size)]
+        right: list[int] = []
+        loss = 0.0
+        for piece_right, piece_loss in self._each("score", pieces):
+            right += piece_right
+            loss += piece_loss
+        return Score(right, loss / count)
 
     def memory(self) -> list[float]:
         """Peak memory of each process besides this one, in MiB."""
@@ -74,49 +89,13 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Free processes and memory."""
-        return
 
-
-def spans(count: int, size: int) -> list[tuple[int, int]]:
-    """Ranges of at most ``size`` that cover ``count`` samples.
-
-    >>> spans(5, 2)
-    [(0, 2), (2, 4), (4, 5)]
-    """
-    return [(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def summed(parts: Iterable[tuple[list[int], float]], count: int) -> Score:
-    """The score of the whole from its parts, added in their order."""
-    right: list[int] = []
-    loss = 0.0
-    for part_right, part_loss in parts:
-        right += part_right
-        loss += part_loss
-    return Score(right, loss / count)
-
-
-class InProcess(Executor):
-    """All clients one after the other, here."""
-
-    def __init__(
-        self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
-    ) -> None:
-        self.board = Board(private(layout))
-        self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
-        self._counts = prepare.scored_counts(arrays)
-        self._batch = blueprint.config.eval_batch
-
-    def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
-        return [
-            self._runner.train(round_number, lr, client, row) for row, client in enumerate(clients)
-        ]
-
-    def score(self, part: str = "test") -> Score:
+    def _load_scored(self) -> None:
         self._runner.load_scored()
-        count = self._counts[part]
-        scored = (self._runner.score(part, *span) for span in spans(count, self._batch))
-        return summed(scored, count)
+
+    def _each(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """What the runner's method returns for each tuple of arguments, in their order."""
+        return [getattr(self._runner, method)(*arguments) for arguments in calls]
 
 
 class Workers(Executor):
@@ -129,31 +108,22 @@ class Workers(Executor):
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], layout: Layout, processes: int
     ) -> None:
-        self._blueprint, self._arrays, self._layout = blueprint, arrays, layout
-        self._sizes = arrays["sizes"].tolist()
-        self._counts = prepare.scored_counts(arrays)
-        self._config = blueprint.config
+        self._config, self._arrays = blueprint.config, arrays
+        self._blueprint, self._layout = blueprint, layout
         self._memory = [0.0] * processes
         self._pool = Pool("specgrad_fl.executor", processes, self._config.threads)
 
     def start(self) -> None:
-        data_layout = layout_of(self._arrays)
-        folder = _scratch(data_layout | self._layout)
+        layout = layout_of(self._arrays) | self._layout
+        folder = _scratch(layout)
         try:
-            shared = mapped(data_layout, folder)
+            shared = mapped(layout, folder)
             for name, tensor in self._arrays.items():
                 shared[name].copy_(tensor)
-            self.board = Board(mapped(self._layout, folder))
+            self.board = Board(shared)
             self._pool.start()
-            self._pool.tell_all(
-                {
-                    "blueprint": self._blueprint.as_dict(),
-                    "folder": str(folder),
-                    "data": data_layout,
-                    "board": self._layout,
-                    "path": sys.path,
-                }
-            )
+            order = {"folder": str(folder), "layout": layout, "path": sys.path}
+            self._pool.tell_all({"blueprint": asdict(self._blueprint), **order})
         except BaseException:
             self.close()
             raise
@@ -162,24 +132,25 @@ class Workers(Executor):
             shutil.rmtree(folder, ignore_errors=True)
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
-        by_size = sorted(range(len(clients)), key=lambda row: -self._sizes[clients[row]])
-        orders = [{"train": [round_number, lr, clients[row], row]} for row in by_size]
-        reports: dict[int, Report] = {}
+        sizes = self._arrays["sizes"].tolist()
+        by_size = sorted(range(len(clients)), key=lambda row: -sizes[clients[row]])
+        calls = [(round_number, lr, clients[row], row) for row in by_size]
+        reports = dict(zip(by_size, self._each("train", calls), strict=True))
+        return [Report(**reports[row]) for row in range(len(clients))]
+
+    def _load_scored(self) -> None:
+        self._pool.tell_all({"load_scored": []})
+
+    def _each(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        answers: dict[int, Any] = {}
 
         def heard(index: int, number: int, reply: Message) -> None:
-            report = reports[by_size[index]] = Report(**reply["value"])
-            self._memory[number] = report.peak_mib
+            answers[index] = reply["value"]
+            if method == "train":
+                self._memory[number] = reply["value"]["peak_mib"]
 
-        self._pool.spread(orders, heard)
-        return [reports[row] for row in range(len(clients))]
-
-    def score(self, part: str = "test") -> Score:
-        self._pool.tell_all({"load": None})
-        count = self._counts[part]
-        parts: dict[int, Any] = {}
-        orders = [{"score": [part, *span]} for span in spans(count, self._config.eval_batch)]
-        self._pool.spread(orders, lambda index, _, reply: parts.__setitem__(index, reply["value"]))
-        return summed((parts[index] for index in range(len(orders))), count)
+        self._pool.spread([{method: arguments} for arguments in calls], heard)
+        return [answers[index] for index in range(len(calls))]
 
     def memory(self) -> list[float]:
         return list(self._memory)
@@ -190,28 +161,23 @@ class Workers(Executor):
 
 def _scratch(layout: Layout) -> Path:
     """A folder for mapped files, in memory where there is room."""
-    needed = sum(math.prod(shape) * DTYPES[dtype].itemsize for dtype, shape in layout.values())
+    sizes = (getattr(torch, dtype).itemsize * math.prod(shape) for dtype, shape in layout.values())
     memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * needed
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * sum(sizes)
     return Path(tempfile.mkdtemp(prefix="specgrad-", dir=memory if roomy else None))
-
-
-def worker_count(config: Config) -> int:
-    """How many processes the configuration means on this machine."""
-    if config.device != "cpu" or config.workers == 1:
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    wanted = config.workers or max(1, (cores or 1) // config.threads)
-    return min(wanted, config.active) if config.sampling == "uniform" else wanted
 
 
 def choose(
     blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
 ) -> Executor:
-    """The executor for a configuration."""
-    processes = worker_count(blueprint.config)
-    if processes == 1:
-        return InProcess(blueprint, arrays, flat, layout)
+    """The executor for a configuration, with as many processes as it means on this machine."""
+    config = blueprint.config
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processes = config.workers or max(1, (cores or 1) // config.threads)
+    if config.sampling == "uniform":
+        processes = min(processes, config.active)
+    if processes == 1 or config.device != "cpu":
+        return Executor(blueprint, arrays, flat, layout)
     return Workers(blueprint, arrays, layout, processes)
 
 
@@ -219,14 +185,12 @@ def _runner(order: Message) -> ClientRunner:
     sys.path[:] = order["path"]
     blueprint = prepare.Blueprint.parse(order["blueprint"])
     torch.set_num_threads(blueprint.config.threads)
-    folder = Path(order["folder"])
-    arrays = mapped(order["data"], folder)
-    board = Board(mapped(order["board"], folder))
-    return prepare.build_runner(blueprint, arrays, prepare.build_model(blueprint), board)
+    tensors = mapped(order["layout"], Path(order["folder"]))
+    return prepare.build_runner(blueprint, tensors, prepare.build_model(blueprint), Board(tensors))
 
 
 class Worker:
-    """A runner, made by the first order."""
+    """A runner, made by the first order; every other order is a call of one of its methods."""
 
     runner: ClientRunner | None = None
 
@@ -234,17 +198,11 @@ class Worker:
         if self.runner is None:
             self.runner = _runner(order)
             return None
-        if "train" in order:
-            return self.runner.train(*order["train"]).as_dict()
-        if "load" in order:
-            return self.runner.load_scored()
-        return self.runner.score(*order["score"])
-
-    def own_code(self) -> dict[str, str]:
-        """What may be to blame besides ourselves."""
-        return self.runner.config.own_code if self.runner else {}
+        ((method, arguments),) = order.items()
+        with blaming(self.runner.config.own_code):
+            answer = getattr(self.runner, method)(*arguments)
+        return vars(answer) if isinstance(answer, Report) else answer
 
 
 if __name__ == "__main__":
-    worker = Worker()
-    pool.serve(int(sys.argv[1]), worker, worker.own_code)
+    pool.serve(int(sys.argv[1]), Worker())

@@ -95,7 +95,10 @@ def filter_plan(model: nn.Module, config: Config) -> Plan | None:
     kinds = re.split("[+-]", config.filter)
     try:
         taken = select_layers(model, config.filter_select).taken
-        specs = [_spec(kind, config, taken) for kind in kinds]
+        ratio = layer_ratios(config, taken) if config.filter_ratios else config.ratio
+        order = config.filter_order or None
+        options = {kind: options_of(kind, config.filter_options, kinds) for kind in kinds}
+        specs = [FilterSpec(kind, ratio, order=order, **options[kind]) for kind in kinds]
         if config.filter_backend == LoopPlan.NAME and len(specs) == 1:
             return LoopPlan(taken, specs[0])
         plans = [FilterPlan(taken.items(), s, backend=config.filter_backend) for s in specs]
@@ -107,12 +110,6 @@ def filter_plan(model: nn.Module, config: Config) -> Plan | None:
             "another, or filter 'none'"
         )
     return plans[0] if len(plans) == 1 else PairPlan(plans[0], plans[1], "-" in config.filter)
-
-
-def _spec(kind: str, config: Config, names: Collection[str]) -> FilterSpec:
-    ratio = layer_ratios(config, names) if config.filter_ratios else config.ratio
-    options = options_of(kind, config.filter_options, re.split("[+-]", config.filter))
-    return FilterSpec(kind, ratio, order=config.filter_order or None, **options)
 
 
 def options_of(kind: str, options: Mapping[str, Any], kinds: Collection[str]) -> dict[str, Any]:

@@ -77,26 +77,24 @@ def add_settings(
             group = parser.add_argument_group(SUBJECTS[name])
         if name in without or (only and name not in only):
             continue
-        flag = "--" + name.replace("_", "-")
+        flag, default = "--" + name.replace("_", "-"), item.metadata["default"]
         text = item.metadata["help"].replace("%", "%%")
-        common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
+        how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
+        # what is not given to a run that exists stays as it is there
+        if default not in ("", {}) and not only:
+            how["help"] += f" [{default}]"
         if name.endswith("options"):
             flag = flag.removesuffix("s")
-            group.add_argument(flag, action="append", metavar="KEY=VALUE", help=text, **common)
-            continue
-        if name == "filter_ratios":
-            group.add_argument(flag, type=read_ratios, metavar="FILE", help=text, **common)
-            continue
-        # what is not given to a run that exists stays as it is there
-        shown = item.default if item.default != "" and not only else None
-        common["help"] = text if shown is None else f"{text} [{shown}]"
-        if isinstance(item.default, bool):
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+            how |= {"action": "append", "metavar": "KEY=VALUE"}
+        elif name == "filter_ratios":
+            how |= {"type": read_ratios, "metavar": "FILE"}
+        elif isinstance(default, bool):
+            how["action"] = argparse.BooleanOptionalAction
         else:
-            kind = type(item.default)
-            choices = item.metadata["choices"]
+            choices, kind = item.metadata["choices"], type(default)
             meta = "{" + ",".join(choices) + "}" if choices else kind.__name__.upper()
-            group.add_argument(flag, type=kind, metavar=meta, **common)
+            how |= {"type": kind, "metavar": meta}
+        group.add_argument(flag, **how)
 
 
 def parse_option(text: str) -> tuple[str, Any]:

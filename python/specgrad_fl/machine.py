@@ -49,17 +49,11 @@ def report() -> dict[str, Any]:
 
 def commit() -> str | None:
     """The commit of this source tree; ``None`` for an installed package."""
-    here = Path(__file__).resolve().parent
+    command = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return answer.stdout.strip()
 
 
 def _version(name: str) -> str:
@@ -71,11 +65,9 @@ def _version(name: str) -> str:
 
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
+    found = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def _memory_mib() -> int | None:
@@ -85,11 +77,8 @@ def _memory_mib() -> int | None:
     return os.sysconf(names[0]) * os.sysconf(names[1]) // 2**20
 
 
-# parameters of mallopt(3), and the largest values it takes
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-_NEVER_TRIM = 2**31 - 1
-_LARGEST_KEPT = 32 * 2**20
-_GROWTH = 64 * 2**20
+# mallopt(3), parameter and value: never trim, keep all but the largest blocks, grow by 64 MiB
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _TOP_PAD = (-1, 2**31 - 1), (-3, 32 * 2**20), (-2, 64 * 2**20)
 
 
 def keep_freed_memory() -> bool:
@@ -100,16 +89,8 @@ def keep_freed_memory() -> bool:
     tenth of the time of a ResNet-20 step on a CPU. The peak stays the same.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    return all(
-        mallopt(parameter, value)
-        for parameter, value in (
-            (_TRIM_THRESHOLD, _NEVER_TRIM),
-            (_MMAP_THRESHOLD, _LARGEST_KEPT),
-            (_TOP_PAD, _GROWTH),
-        )
-    )
+    wanted = (_TRIM_THRESHOLD, _MMAP_THRESHOLD, _TOP_PAD)
+    return mallopt is not None and all(mallopt(*setting) for setting in wanted)
 
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

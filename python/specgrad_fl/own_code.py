@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.errors import ConfigError, RunError, suggest
 
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("names that may be imported", default=None)
 
@@ -23,6 +23,18 @@ def allowing(names: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         _allowed.reset(before)
+
+
+def chosen(kind: str, name: str, bundled: Mapping[str, Any], own: str) -> Any:
+    """What a setting names: one of ours, or what a user wrote, whose name has the form ``own``."""
+    if ":" in name:
+        return imported(kind, name)
+    if name not in bundled:
+        raise ConfigError(
+            f"there is no {kind} {name!r}; {suggest(name, bundled)} One of your own is written "
+            f"{own}."
+        )
+    return bundled[name]
 
 
 def imported(kind: str, name: str) -> Any:

@@ -11,12 +11,13 @@ import json
 import math
 import zipfile
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from specgrad_data.dataset import Dataset
 from specgrad_data.errors import DataError
@@ -26,8 +27,11 @@ from specgrad_fl.errors import suggest
 from specgrad_fl.storage import replacing
 
 Indices = NDArray[np.int64]
+Priors = NDArray[np.float64]
 KINDS = ("dirichlet", "iid", "shards", "natural", "feature_shift")
 MODES = ("refill", "once")
+# what a saved partition tells besides its arrays
+_ABOUT = ("kind", "mode", "alpha", "seed", "fingerprint")
 # below this a client's prior says nothing about the classes that are left
 NO_MASS = 1e-12
 
@@ -61,7 +65,7 @@ class Partition:
         found = {"indices": torch.cat(self.clients), "sizes": torch.tensor(self.sizes)}
         if self.held_out:
             found["held_out"] = torch.cat(self.held_out)
-            found["held_out_sizes"] = torch.tensor([len(part) for part in self.held_out])
+            found["held_out_sizes"] = torch.tensor(list(map(len, self.held_out)))
         return found
 
     @property
@@ -95,12 +99,7 @@ class Partition:
                 raise DataError(
                     f"validation {share} leaves client {client} no sample to train on; choose less"
                 )
-        return replace(self, clients=kept, held_out=[torch.from_numpy(part) for part in held])
-
-    def counts(self, labels: Tensor, num_classes: int) -> Tensor:
-        """``int64 [clients, num_classes]``: how many samples of each class a client holds."""
-        rows = [torch.bincount(labels[held], minlength=num_classes) for held in self.clients]
-        return torch.stack(rows)
+        return replace(self, clients=kept, held_out=list(map(torch.from_numpy, held)))
 
     def check(self, dataset: Dataset) -> None:
         """Refuse a data set other than the one that was divided."""
@@ -119,13 +118,9 @@ class Partition:
 
     def save(self, path: Path) -> None:
         """Write an npz file without pickled objects; the file appears whole or not at all."""
-        about = {
-            "kind": self.kind,
-            "mode": self.mode,
-            "alpha": None if math.isnan(self.alpha) else self.alpha,
-            "seed": self.seed,
-            "fingerprint": self.fingerprint,
-        }
+        about = {name: getattr(self, name) for name in _ABOUT}
+        if math.isnan(self.alpha):
+            about["alpha"] = None
         with replacing(Path(path)) as temporary, open(temporary, "wb") as file:
             arrays = {name: tensor.numpy() for name, tensor in self.arrays().items()}
             np.savez(file, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
@@ -134,15 +129,17 @@ class Partition:
     def load(cls, path: Path) -> Partition:
         """Read what :meth:`save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                clients = _pieces(arrays["indices"], arrays["sizes"])
-                held: list[Tensor] = []
-                if "held_out" in arrays:
-                    held = _pieces(arrays["held_out"], arrays["held_out_sizes"])
-                about = json.loads(str(arrays["about"]))
+            with np.load(path, allow_pickle=False) as file:
+                about = json.loads(str(file["about"]))
+                arrays = {
+                    name: torch.from_numpy(file[name].astype(np.int64, casting="safe"))
+                    for name in file.files
+                    if name != "about"
+                }
             if about["alpha"] is None:
                 about["alpha"] = math.nan
-            return cls(clients=clients, held_out=held, **about)
+            held = split(arrays, "held_out") if "held_out" in arrays else []
+            return cls(clients=split(arrays), held_out=held, **about)
         except FileNotFoundError as error:
             raise DataError(f"there is no partition at {path}; make one first") from error
         except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError,
@@ -156,7 +153,7 @@ class Partition:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
-        counts = self.counts(labels, num_classes).T.numpy()
+        counts = label_counts(self.clients, labels, num_classes).T.numpy()
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes = figure.add_subplot()
         image = axes.imshow(counts, aspect="auto", cmap="viridis", interpolation="nearest")
@@ -171,9 +168,15 @@ class Partition:
             figure.savefig(temporary, format="png", dpi=120)
 
 
-def _pieces(indices: Indices, sizes: Indices) -> list[Tensor]:
-    whole = torch.from_numpy(indices.astype(np.int64, casting="safe"))
-    return list(whole.split(sizes.tolist()))
+def split(arrays: dict[str, Tensor], what: str = "indices") -> list[Tensor]:
+    """What each client holds, or has held out, of :meth:`Partition.arrays`."""
+    sizes = arrays["sizes" if what == "indices" else f"{what}_sizes"]
+    return list(arrays[what].split(sizes.tolist()))
+
+
+def label_counts(clients: list[Tensor], labels: Tensor, num_classes: int) -> Tensor:
+    """``int64 [clients, num_classes]``: how many samples of each class a client holds."""
+    return torch.stack([torch.bincount(labels[held], minlength=num_classes) for held in clients])
 
 
 def make_partition(
@@ -208,14 +211,15 @@ def make_partition(
     """
     if kind not in KINDS:
         raise DataError(f"there is no partition {kind!r}; {suggest(kind, KINDS)}")
-    if mode not in MODES:
-        raise DataError(f"mode is {mode!r}; choose one of {', '.join(MODES)}")
-    if not (0 < alpha < math.inf):
-        raise DataError(f"alpha is {alpha}; choose a positive number such as 0.1")
-    if seed < 0:
-        raise DataError(f"seed is {seed}; choose 0 or a positive whole number")
-    if clients < (0 if kind == "natural" else 1):
-        raise DataError(f"clients is {clients}; choose a positive whole number")
+    fewest = 0 if kind == "natural" else 1
+    for usable, complaint in (
+        (mode in MODES, f"mode is {mode!r}; choose one of {', '.join(MODES)}"),
+        (0 < alpha < math.inf, f"alpha is {alpha}; choose a positive number such as 0.1"),
+        (seed >= 0, f"seed is {seed}; choose 0 or a positive whole number"),
+        (clients >= fewest, f"clients is {clients}; choose a positive whole number"),
+    ):
+        if not usable:
+            raise DataError(complaint)
     rng = np.random.default_rng(seed)
     makers: dict[str, Callable[[], list[Indices]]] = {
         "dirichlet": lambda: _dirichlet(dataset, clients, alpha, mode, rng),
@@ -245,27 +249,22 @@ def _equal_size(samples: int, clients: int) -> int:
     return samples // clients
 
 
-def _class_pools(labels: Indices, num_classes: int, rng: np.random.Generator) -> list[Indices]:
-    """The samples of each class, each list shuffled on its own."""
-    return [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
-
-
 def _dirichlet(
-    dataset: Dataset, clients: int, alpha: float, mode: str, rng: np.random.Generator
+    dataset: Dataset, clients: int, alpha: float, mode: str, rng: Generator
 ) -> list[Indices]:
     labels = dataset.train_y.numpy()
     size = _equal_size(len(labels), clients)
     priors = rng.dirichlet(np.full(dataset.num_classes, alpha), size=clients)
-    pools = _class_pools(labels, dataset.num_classes, rng)
+    pools = [
+        rng.permutation(np.flatnonzero(labels == c)).tolist() for c in range(dataset.num_classes)
+    ]
     slots = rng.permutation(np.repeat(np.arange(clients), size))
-    draw = _Refill(priors, pools, rng) if mode == "refill" else _Once(priors, pools, rng)
-    held: list[list[int]] = [[] for _ in range(clients)]
-    for client in slots.tolist():
-        held[client].append(draw(client))
-    return [np.array(indices, dtype=np.int64) for indices in held]
+    draw = _refilled if mode == "refill" else _once
+    samples = np.fromiter(draw(slots.tolist(), priors, pools, rng), np.int64, len(slots))
+    return list(samples[np.argsort(slots, kind="stable")].reshape(clients, size))
 
 
-def _cumulative(weights: NDArray[np.float64]) -> list[float]:
+def _cumulative(weights: Priors) -> list[float]:
     """Upper ends of the intervals of ``[0, 1)`` that stand for the classes."""
     ends = np.cumsum(weights / weights.sum())
     # rounding may leave the last end below a number that is drawn
@@ -273,73 +272,47 @@ def _cumulative(weights: NDArray[np.float64]) -> list[float]:
     return ends.tolist()
 
 
-class _Refill:
-    """Takes a sample of a class of the client's prior; an empty class gets its list back."""
-
-    def __init__(
-        self, priors: NDArray[np.float64], pools: list[Indices], rng: np.random.Generator
-    ) -> None:
-        # a class without any sample can never be refilled
-        self._classes = [c for c, pool in enumerate(pools) if len(pool)]
-        self._pools = [pool.tolist() for pool in pools]
-        self._stock = [len(pool) for pool in pools]
-        self._ends = [_cumulative(_some_mass(prior[self._classes])) for prior in priors]
-        self._random = rng.random
-
-    def __call__(self, client: int) -> int:
+def _refilled(
+    slots: list[int], priors: Priors, pools: list[list[int]], rng: Generator
+) -> Iterator[int]:
+    """A sample of the client's prior for each slot; an empty class gets its list back."""
+    # a class without any sample can never be refilled
+    classes = [c for c, pool in enumerate(pools) if pool]
+    masses = (prior[classes] for prior in priors)
+    ends = [_cumulative(m if m.sum() >= NO_MASS else np.ones_like(m)) for m in masses]
+    left = [len(pool) for pool in pools]
+    for client in slots:
         while True:
-            label = self._classes[bisect_right(self._ends[client], self._random())]
-            if self._stock[label]:
-                self._stock[label] -= 1
-                return self._pools[label][self._stock[label]]
-            self._stock[label] = len(self._pools[label])
+            label = classes[bisect_right(ends[client], rng.random())]
+            if left[label]:
+                break
+            left[label] = len(pools[label])
+        left[label] -= 1
+        yield pools[label][left[label]]
 
 
-class _Once:
-    """Takes a sample of the client's prior over the classes that still have one."""
-
-    def __init__(
-        self, priors: NDArray[np.float64], pools: list[Indices], rng: np.random.Generator
-    ) -> None:
-        self._priors = priors
-        self._pools = [pool.tolist() for pool in pools]
-        self._random = rng.random
-        self._restock()
-
-    def _restock(self) -> None:
-        """Recompute every client's draw; needed only when a class has run out."""
-        self._stocked = [c for c, pool in enumerate(self._pools) if pool]
-        restricted = self._priors[:, self._stocked]
-        self._ends = [
-            _cumulative(weights) if weights.sum() >= NO_MASS else None for weights in restricted
-        ]
-
-    def __call__(self, client: int) -> int:
-        ends = self._ends[client]
-        if ends is None:
-            stock = np.array([len(self._pools[c]) for c in self._stocked], dtype=np.float64)
-            ends = _cumulative(stock)
-        pool = self._pools[self._stocked[bisect_right(ends, self._random())]]
-        sample = pool.pop()
-        if not pool:
-            self._restock()
-        return sample
+def _once(
+    slots: list[int], priors: Priors, pools: list[list[int]], rng: Generator
+) -> Iterator[int]:
+    """A sample of the client's prior, over the classes that still have one, for each slot."""
+    ran_out = True
+    for client in slots:
+        if ran_out:  # which changes every client's draw
+            stocked = [c for c, pool in enumerate(pools) if pool]
+            ends = [_cumulative(m) if m.sum() >= NO_MASS else None for m in priors[:, stocked]]
+        stock = ends[client] or _cumulative(np.array([float(len(pools[c])) for c in stocked]))
+        pool = pools[stocked[bisect_right(stock, rng.random())]]
+        yield pool.pop()
+        ran_out = not pool
 
 
-def _some_mass(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The weights, or equal ones where nothing is left of the prior."""
-    return weights if weights.sum() >= NO_MASS else np.ones_like(weights)
-
-
-def _iid(dataset: Dataset, clients: int, rng: np.random.Generator) -> list[Indices]:
+def _iid(dataset: Dataset, clients: int, rng: Generator) -> list[Indices]:
     samples = len(dataset.train_y)
     size = _equal_size(samples, clients)
     return list(rng.permutation(samples)[: size * clients].reshape(clients, size))
 
 
-def _shards(
-    dataset: Dataset, clients: int, per_client: int, rng: np.random.Generator
-) -> list[Indices]:
+def _shards(dataset: Dataset, clients: int, per_client: int, rng: Generator) -> list[Indices]:
     if per_client < 1:
         raise DataError(f"shards_per_client is {per_client}; choose 1 or more")
     labels = dataset.train_y.numpy()
@@ -357,7 +330,7 @@ def _shards(
     return [pieces[owned].reshape(-1) for owned in owners]
 
 
-def _natural(dataset: Dataset, clients: int, rng: np.random.Generator) -> list[Indices]:
+def _natural(dataset: Dataset, clients: int, rng: Generator) -> list[Indices]:
     if dataset.writers is None:
         raise DataError(
             f"{dataset.name} does not say who wrote which sample; choose another partition, such "
@@ -377,9 +350,7 @@ def _natural(dataset: Dataset, clients: int, rng: np.random.Generator) -> list[I
     return [by_writer[writer] for writer in drawn]
 
 
-def _feature_shift(
-    dataset: Dataset, clients: int, size: int, rng: np.random.Generator
-) -> list[Indices]:
+def _feature_shift(dataset: Dataset, clients: int, size: int, rng: Generator) -> list[Indices]:
     """Two or three corruptions per client; no image of a corruption is held by two clients."""
     if dataset.domains is None:
         raise DataError(
@@ -395,7 +366,6 @@ def _feature_shift(
     if size < 3:
         raise DataError(f"samples_per_client is {size}; three corruptions need at least 3")
     pools = [rng.permutation(np.flatnonzero(domains == d)) for d in range(count)]
-    given = np.zeros(count, dtype=np.int64)
     usage = np.zeros(count, dtype=np.int64)
     held = []
     for client in range(clients):
@@ -406,13 +376,13 @@ def _feature_shift(
         parts = []
         for place, domain in enumerate(chosen):
             share = size // len(chosen) + (place < size % len(chosen))
-            if given[domain] + share > len(pools[domain]):
+            if share > len(pools[domain]):
                 raise DataError(
                     f"client {client} needs {share} images of {dataset.domain_names[domain]} and "
-                    f"{len(pools[domain]) - given[domain]} are left; choose fewer clients or less "
-                    f"than samples_per_client={size}"
+                    f"{len(pools[domain])} are left; choose fewer clients or less than "
+                    f"samples_per_client={size}"
                 )
-            parts.append(pools[domain][given[domain] : given[domain] + share])
-            given[domain] += share
+            part, pools[domain] = np.split(pools[domain], [share])
+            parts.append(part)
         held.append(np.concatenate(parts))
     return held

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,6 @@ from specgrad_fl.errors import RunError
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory
 
-ACCURACY = ("validation_accuracy", "test_accuracy")
-PANELS = {
-    ACCURACY: "accuracy",
-    ("train_loss",): "training loss",
-}
 FEW = 20
 # in every picture, to tell them from a user's own
 DRAWN_BY = "specgrad-fl"
@@ -47,27 +42,6 @@ def check_free(path: Path) -> None:
         raise RunError(f"{path} exists and specgrad-fl did not draw it; choose another --out")
 
 
-def _panels(figure: Figure, held_out: bool) -> Iterator[tuple[Axes, str]]:
-    """One labelled pair of axes for each quantity."""
-    grid = figure.subplots(1, len(PANELS), squeeze=False)[0]
-    for axes, (keys, title) in zip(grid, PANELS.items(), strict=True):
-        yield axes, keys[0 if held_out else -1]
-        if keys is ACCURACY:
-            title += " on held-out samples" if held_out else " on the test set"
-        axes.set(xlabel="round", ylabel=title)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-
-
-def _figure() -> Figure:
-    return Figure(figsize=(5 * len(PANELS), 4), layout="constrained")
-
-
-def _held_out(records: list[Record]) -> bool:
-    return any(ACCURACY[0] in record for record in records)
-
-
 def points(records: list[Record], key: str, factor: float = 1.0) -> dict[int, float]:
     """A quantity by round, where it was measured."""
     return {r["round"]: factor * r[key] for r in records if key in r}
@@ -82,31 +56,43 @@ def plot_mean(axes: Axes, curves: list[dict[int, float]], **style: Any) -> None:
     """The mean of curves, with one standard deviation either side."""
     rounds = [r for r in curves[0] if all(r in curve for curve in curves)]
     values = np.array([[curve[r] for r in rounds] for curve in curves])
-    mean, deviation = values.mean(0), values.std(0, ddof=1 if len(curves) > 1 else 0)
+    mean = values.mean(0)
     (line,) = axes.plot(rounds, mean, marker=_marker(rounds), **style)
-    axes.fill_between(rounds, mean - deviation, mean + deviation, color=line.get_color(), alpha=0.2)
+    if len(curves) > 1:
+        low, high = mean - values.std(0, ddof=1), mean + values.std(0, ddof=1)
+        axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2)
+
+
+def _draw(path: Path, groups: dict[str, list[list[Record]]]) -> None:
+    """Accuracy and loss by round, one line for each group of runs."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    panels = {"test_accuracy": "accuracy on the test set"}
+    every = [records for runs in groups.values() for records in runs]
+    if all(any("validation_accuracy" in record for record in records) for records in every):
+        panels = {"validation_accuracy": "accuracy on held-out samples"}
+    panels["train_loss"] = "training loss"
+    for axes, (key, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        for name, runs in groups.items():
+            plot_mean(axes, [points(records, key) for records in runs], label=name)
+        axes.set(xlabel="round", ylabel=title)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    save(figure, path)
 
 
 def curves(path: Path, runs: dict[str, list[Record]]) -> None:
     """Accuracy and loss by round of one or more runs."""
-    figure = _figure()
-    for axes, key in _panels(figure, all(map(_held_out, runs.values()))):
-        for name, records in runs.items():
-            curve = points(records, key)
-            axes.plot(list(curve), list(curve.values()), marker=_marker(curve), label=name)
-    save(figure, path)
+    _draw(path, {name: [records] for name, records in runs.items()})
 
 
 def bands(path: Path, groups: dict[str, list[list[Record]]]) -> None:
     """Mean over the runs of each group, with one standard deviation either side."""
-    figure = _figure()
-    checked = all(_held_out(records) for runs in groups.values() for records in runs)
-    for axes, key in _panels(figure, checked):
-        for name, runs in groups.items():
-            each = [points(records, key) for records in runs]
-            seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
-            plot_mean(axes, each, label=f"{name} ({seeds})")
-    save(figure, path)
+    named = {}
+    for name, runs in groups.items():
+        seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
+        named[f"{name} ({seeds})"] = runs
+    _draw(path, named)
 
 
 def clients(path: Path, runs: dict[str, list[float]]) -> None:

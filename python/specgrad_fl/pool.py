@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from specgrad_fl.errors import RunError
-from specgrad_fl.own_code import blaming
 
 Message = dict[str, Any]
 SECONDS_TO_LEAVE = 1.0
@@ -48,7 +46,7 @@ class Pool:
         """Start all processes."""
         threads = str(self._threads)
         for _ in range(self.count):
-            ours, theirs = socket.socketpair()
+            ours, theirs = Pipe()
             child = subprocess.Popen(
                 [sys.executable, "-m", self._module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -58,7 +56,7 @@ class Pool:
             )
             theirs.close()
             self._processes.append(child)
-            self._links.append(Connection(ours.detach()))
+            self._links.append(ours)
 
     def _send(self, number: int, order: Message) -> None:
         try:
@@ -119,15 +117,10 @@ class Pool:
                 child.wait()
 
 
-def serve(
-    descriptor: int,
-    answer: Callable[[Message, Callable[[Message], None]], Any],
-    own_code: Callable[[], dict[str, str]] = dict,
-) -> None:
+def serve(descriptor: int, answer: Callable[[Message, Callable[[Message], None]], Any]) -> None:
     """The child's side: answer orders until the parent hangs up.
 
     answer: called with an order and a way to send news before the answer
-    own_code: settings that name a user's own code, to be blamed for its errors
     """
     link = Connection(descriptor)
 
@@ -140,8 +133,7 @@ def serve(
         except (EOFError, OSError):
             return
         try:
-            with blaming(own_code()):
-                reply = {"value": answer(order, lambda news: send({NEWS: news}))}
+            reply = {"value": answer(order, lambda news: send({NEWS: news}))}
         except RunError as error:
             reply = {"error": str(error), "trace": error.trace}
         except Exception:

@@ -13,12 +13,12 @@ from specgrad_data import Dataset, own
 from torch import Tensor
 
 from specgrad_fl import machine, methods, models
-from specgrad_fl.client import ClientRunner
+from specgrad_fl.client import NO_SAMPLES, ClientRunner
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.filters import filter_plan
 from specgrad_fl.own_code import imported
-from specgrad_fl.partition import Partition, make_partition
+from specgrad_fl.partition import Partition, label_counts, make_partition, split
 from specgrad_fl.samples import Format, Samples
 from specgrad_fl.seeding import derive
 from specgrad_fl.vectors import Board, FlatModel
@@ -141,31 +141,14 @@ class Blueprint:
     kind: Format
     inputs: models.Inputs
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "config": self.config.as_dict(),
-            "kind": vars(self.kind),
-            "inputs": vars(self.inputs),
-        }
-
     @staticmethod
     def parse(fields: dict[str, Any]) -> Blueprint:
-        """The inverse of :meth:`as_dict`."""
+        """What JSON made of one, and of ``asdict``."""
         return Blueprint(
             Config(**fields["config"]),
-            Format.parse(fields["kind"]),
+            Format(**fields["kind"]),
             models.Inputs(**fields["inputs"]),
         )
-
-
-def split_clients(arrays: dict[str, Tensor]) -> list[Tensor]:
-    """The partition, which travels as two arrays."""
-    return list(arrays["indices"].split(arrays["sizes"].tolist()))
-
-
-def scored_counts(arrays: dict[str, Tensor]) -> dict[str, int]:
-    """How many samples can be scored, by part: ``test`` and ``held_out``."""
-    return {"test": len(arrays["test_y"]), "held_out": len(arrays.get("held_out", ()))}
 
 
 def federation_of(
@@ -173,11 +156,9 @@ def federation_of(
 ) -> methods.Federation:
     """What a method may know."""
     classes = blueprint.inputs.num_classes
-    labels = arrays["train_y"]
-    rows = [torch.bincount(labels[held], minlength=classes) for held in split_clients(arrays)]
     return methods.Federation(
         sizes=arrays["sizes"],
-        histograms=torch.stack(rows),
+        histograms=label_counts(split(arrays), arrays["train_y"], classes),
         test_histogram=torch.bincount(arrays["test_y"], minlength=classes),
         size=flat.size,
         groups=layer_groups(flat),
@@ -221,5 +202,6 @@ def build_runner(
     config = blueprint.config
     method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
     samples = Samples(blueprint.kind, arrays, machine.device_of(config))
-    partition = dict(enumerate(split_clients(arrays)))
-    return ClientRunner(config, flat, samples, partition, method, board, arrays.get("held_out"))
+    partition = dict(enumerate(split(arrays)))
+    held_out = arrays.get("held_out", NO_SAMPLES)
+    return ClientRunner(config, flat, samples, partition, method, board, held_out)

@@ -30,15 +30,12 @@ def clock(seconds: float) -> str:
 
 def time_split(record: Record) -> dict[str, float]:
     """Shares of a round: training split into compute and filter by the clients' own time."""
-    seconds = record["seconds"]
-    total = seconds["round"]
-    share = record["filter_share"]
-    return {
-        "compute": seconds["train"] * (1 - share) / total,
-        "filter": seconds["train"] * share / total,
-        "aggregate": seconds["aggregate"] / total,
-        "evaluate": seconds["evaluate"] / total,
-    }
+    seconds, filtered = record["seconds"], record["filter_share"]
+    train, aggregate, evaluate = (
+        seconds[part] / seconds["round"] for part in ("train", "aggregate", "evaluate")
+    )
+    shares = {"compute": train * (1 - filtered), "filter": train * filtered}
+    return shares | {"aggregate": aggregate, "evaluate": evaluate}
 
 
 def columns(stream: TextIO) -> int:
@@ -65,29 +62,24 @@ class Terminal:
     """Rewrites one line."""
 
     def __init__(self, stream: TextIO, label: str = "") -> None:
-        self._stream = stream
-        self._label = f"{label}  " if label else ""
-        self._times: deque[float] = deque(maxlen=20)
-        self._last = time.perf_counter()
-        self._accuracy = self._best = "-"
-        self._best_value = -1.0
+        self._stream, self._label = stream, f"{label}  " if label else ""
+        self._ends = deque([time.perf_counter()], maxlen=21)
+        self._accuracy = "- (best -)"
+        self._best = -1.0
 
     def __call__(self, record: Record, config: Config) -> None:
-        now = time.perf_counter()
-        self._times.append(now - self._last)
-        self._last = now
+        self._ends.append(time.perf_counter())
         accuracy = _accuracy(record)
         if accuracy is not None:
-            self._accuracy = f"{accuracy:.1%}"
-            self._best_value = max(self._best_value, accuracy)
-            self._best = f"{self._best_value:.1%}"
-        each = sum(self._times) / len(self._times)
+            self._best = max(self._best, accuracy)
+            self._accuracy = f"{accuracy:.1%} (best {self._best:.1%})"
+        each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
         left = clock(each * (config.rounds - record["round"]))
         split = "  ".join(f"{k} {v:.1%}" for k, v in time_split(record).items())
         rewrite(
             self._stream,
             f"{self._label}round {record['round']}/{config.rounds}",
-            f"accuracy {self._accuracy} (best {self._best})",
+            f"accuracy {self._accuracy}",
             f"left {left}",
             f"loss {record['train_loss']:.3f}",
             f"{each:.2f} s/round",
@@ -100,8 +92,7 @@ class Plain:
     """A line every few seconds, for a log file."""
 
     def __init__(self, stream: TextIO, label: str = "") -> None:
-        self._stream = stream
-        self._label = f"{label}  " if label else ""
+        self._stream, self._label = stream, f"{label}  " if label else ""
         self._next = 0.0
 
     def __call__(self, record: Record, config: Config) -> None:
@@ -111,11 +102,8 @@ class Plain:
         self._next = time.monotonic() + SECONDS_BETWEEN_LINES
         accuracy = _accuracy(record)
         shown = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
-        self._stream.write(
-            f"{self._label}round {record['round']}/{config.rounds}  loss "
-            f"{record['train_loss']:.3f}{shown}\n"
-        )
-        self._stream.flush()
+        done = f"{self._label}round {record['round']}/{config.rounds}"
+        print(f"{done}  loss {record['train_loss']:.3f}{shown}", file=self._stream, flush=True)
 
 
 def _accuracy(record: Record) -> float | None:
@@ -127,14 +115,13 @@ class Lines:
     """One JSON object for each round."""
 
     def __init__(self, stream: TextIO, label: str = "") -> None:
-        self._stream = stream
-        self._label = {"run": label} if label else {}
+        self._stream, self._label = stream, {"run": label} if label else {}
 
     def __call__(self, record: Record, config: Config) -> None:
         shown = {k: v for k, v in record.items() if k not in ("clients", "time")}
         split = {k: round(v, 4) for k, v in time_split(record).items()}
-        self._stream.write(json.dumps({**self._label, **shown, "split": split}) + "\n")
-        self._stream.flush()
+        line = json.dumps({**self._label, **shown, "split": split})
+        print(line, file=self._stream, flush=True)
 
 
 def silent(record: Record, config: Config) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import io
 import json
 import os
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from specgrad_fl import storage
-from specgrad_fl.errors import RunError
-from specgrad_fl.storage import way_back
+from specgrad_fl.config import flat
 
 Record = dict[str, Any]
 MEASURED = ("time", "seconds", "filter_share", "memory_mib")
@@ -56,7 +56,7 @@ def read(path: Path, most: int | None = None) -> list[Record]:
         if whole:
             found.append(record)
         elif number < len(lines):
-            raise RunError(f"line {number} of {path} is damaged; {way_back()}")
+            raise storage.spoiled(f"line {number} of {path} is damaged")
     return found
 
 
@@ -74,22 +74,13 @@ def essence(record: Record) -> Record:
     return {name: value for name, value in record.items() if name not in MEASURED}
 
 
-class Records(Sequence[Record]):
+class Records(list[Record]):
     """The rounds of a run in progress, in memory and in its folder; written by :meth:`rewind`."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
-        self._records: list[Record] = []
         self._digest = hashlib.sha256()
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._records[place]
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._records)
 
     @property
     def digest(self) -> str:
@@ -100,19 +91,18 @@ class Records(Sequence[Record]):
         """Take the first rounds from the file; ``digest`` is what they had when it was stored."""
         kept = [record for record in read(self.path, rounds) if record["round"] <= rounds]
         if len(kept) != rounds:
-            raise RunError(
-                f"{self.path} has {len(kept)} of the {rounds} rounds that the checkpoint has "
-                f"seen; {way_back()}"
+            raise storage.spoiled(
+                f"{self.path} has {len(kept)} of the {rounds} rounds that the checkpoint has seen"
             )
         self._digest = hashlib.sha256()
-        self._records = []
+        self.clear()
         for record in kept:
             self._add(record)
         if digest and self.digest != digest:
-            raise RunError(f"{self.path} has changed since it was written; {way_back()}")
+            raise storage.changed(self.path)
 
     def _add(self, record: Record) -> None:
-        self._records.append(record)
+        super().append(record)
         self._digest.update(json.dumps(essence(record)).encode())
 
     def rewind(self, rounds: int, digest: str = "") -> None:
@@ -155,42 +145,52 @@ def csv_text(rows: Iterable[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def flattened(record: Record, prefix: str = "") -> dict[str, Any]:
+def flattened(record: Record) -> dict[str, Any]:
     """Nested tables as dotted names, lists left out.
 
     >>> flattened({"round": 1, "seconds": {"filter": 0.5}, "clients": [1, 2]})
     {'round': 1, 'seconds.filter': 0.5}
     """
-    flat: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            flat.update(flattened(value, f"{prefix}{key}."))
-        elif not isinstance(value, list):
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return {name: value for name, value in flat(record).items() if not isinstance(value, list)}
 
 
 def _add_events(path: Path, record: Record) -> None:
     """The numbers of a record that are worth a curve."""
-    flat = flattened({k: v for k, v in record.items() if k not in ("round", "time")})
-    scalars = {name.replace(".", "/"): float(value) for name, value in flat.items()}
+    worth = flattened({k: v for k, v in record.items() if k not in ("round", "time")})
+    scalars = {name.replace(".", "/"): float(value) for name, value in worth.items()}
     append_scalars(path, record["time"], record["round"], scalars)
 
 
-_POLYNOMIAL = 0x82F63B78
-_VERSION = "brain.Event:2"
+def file_name(started: float) -> str:
+    """A name that TensorBoard recognises."""
+    return f"events.out.tfevents.{int(started):010d}.specgrad"
 
 
-def _crc_table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = (byte >> 1) ^ (_POLYNOMIAL if byte & 1 else 0)
-        table.append(byte)
-    return table
+def append_scalars(path: Path, wall_time: float, step: int, scalars: dict[str, float]) -> None:
+    """Add scalars to an event file, which is begun if need be.
+
+    Event messages have wall_time, step, summary { value { tag, simple_value } }; the first one of
+    a file has its version instead.
+    """
+    now = _varint(1 << 3 | 1) + struct.pack("<d", wall_time)
+    number = _varint(2 << 3) + _varint(step)
+    with open(path, "ab") as file:
+        if file.tell() == 0:
+            file.write(framed(now + _message(3, b"brain.Event:2")))
+        for tag, value in scalars.items():
+            entry = _message(1, tag.encode()) + _varint(2 << 3 | 5) + struct.pack("<f", value)
+            file.write(framed(now + number + _message(5, _message(1, entry))))
 
 
-_TABLE = _crc_table()
+def framed(data: bytes) -> bytes:
+    """A record of the file format: length, its checksum, data, their checksum."""
+    length = struct.pack("<Q", len(data))
+    return length + _masked(length) + data + _masked(data)
+
+
+def _masked(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def crc32c(data: bytes) -> int:
@@ -201,19 +201,15 @@ def crc32c(data: bytes) -> int:
     """
     crc = 0xFFFFFFFF
     for byte in data:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+        crc = _remainder((crc ^ byte) & 0xFF) ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF
 
 
-def _masked(data: bytes) -> bytes:
-    crc = crc32c(data)
-    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def framed(data: bytes) -> bytes:
-    """A record of the file format: length, its checksum, data, their checksum."""
-    length = struct.pack("<Q", len(data))
-    return length + _masked(length) + data + _masked(data)
+@functools.cache
+def _remainder(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
 
 
 def _varint(value: int) -> bytes:
@@ -221,37 +217,9 @@ def _varint(value: int) -> bytes:
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    return bytes([*out, value])
 
 
 def _message(number: int, data: bytes) -> bytes:
     """A length-delimited protocol buffer field."""
     return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def scalar_event(wall_time: float, step: int, tag: str, value: float) -> bytes:
-    """One scalar as an Event message: wall_time, step, summary { value { tag, simple_value } }."""
-    entry = _message(1, tag.encode()) + _varint(2 << 3 | 5) + struct.pack("<f", value)
-    time_field = _varint(1 << 3 | 1) + struct.pack("<d", wall_time)
-    step_field = _varint(2 << 3) + _varint(step)
-    return time_field + step_field + _message(5, _message(1, entry))
-
-
-def version_event(wall_time: float) -> bytes:
-    """The first event of every file."""
-    return _varint(1 << 3 | 1) + struct.pack("<d", wall_time) + _message(3, _VERSION.encode())
-
-
-def file_name(started: float) -> str:
-    """A name that TensorBoard recognises."""
-    return f"events.out.tfevents.{int(started):010d}.specgrad"
-
-
-def append_scalars(path: Path, wall_time: float, step: int, scalars: dict[str, float]) -> None:
-    """Add scalars to an event file, which is begun if need be."""
-    records = [scalar_event(wall_time, step, tag, value) for tag, value in scalars.items()]
-    with open(path, "ab") as file:
-        if file.tell() == 0:
-            file.write(framed(version_event(wall_time)))
-        file.write(b"".join(map(framed, records)))

@@ -35,53 +35,49 @@ def summarise(records: list[Record], config: Config) -> dict[str, Any]:
     ``mean_last_10`` averages the evaluations among the last ten rounds; ``rounds_to_target`` is
     the first evaluated round that reaches the target, ``None`` if none does.
     """
-    scored = [r for r in records if "test_accuracy" in r]
-    recent = [r["test_accuracy"] for r in scored if r["round"] > len(records) - LAST]
+    validated = any("validation_accuracy" in r for r in records)
     # the test set is not asked in every round where samples are held out
-    decisive = "validation_accuracy" if config.validation else "test_accuracy"
+    decisive = "validation_accuracy" if validated else "test_accuracy"
+    best = max((r for r in records if decisive in r), key=lambda r: r[decisive])
+    chosen: Record = {} if validated else {"best_accuracy": best[decisive]}
+    chosen |= {"best_round": best["round"], "chosen_on": decisive.removesuffix("_accuracy")}
+    if validated:
+        chosen |= {
+            "validation_accuracy": _column(records, decisive)[-1],
+            "best_validation_accuracy": best[decisive],
+            "validation_mean_last_10": statistics.fmean(_column(records, decisive, LAST)),
+            "client_accuracy": _column(records, "client_accuracy")[-1],
+        }
+    recent = _column(records, "test_accuracy", LAST)
     reached = [r["round"] for r in records if r.get(decisive, -1.0) >= config.target]
-    seconds = sum(r["seconds"]["round"] for r in records)
+    seconds, evaluating, filtering, computing = (
+        sum(r["seconds"][part] for r in records)
+        for part in ("round", "evaluate", "client_filter", "client_compute")
+    )
     return {
         "method": config.method,
         "filter": config.filter,
         "seed": config.seed,
         "rounds": len(records),
-        "final_accuracy": scored[-1]["test_accuracy"],
-        **_best(records),
+        "final_accuracy": _column(records, "test_accuracy")[-1],
+        **chosen,
         "mean_last_10": statistics.fmean(recent),
         "evaluations_in_last_10": len(recent),
         "target": config.target,
         "rounds_to_target": reached[0] if config.target and reached else None,
         "seconds": seconds,
         "seconds_per_round": statistics.median(r["seconds"]["round"] for r in records),
-        "evaluate_share": sum(r["seconds"]["evaluate"] for r in records) / seconds,
-        "filter_share": filter_share(records),
+        "evaluate_share": evaluating / seconds,
+        "filter_share": filtering / (filtering + computing),
         "peak_mib": max(sum(r["memory_mib"].values()) for r in records),
         "bytes_up": sum(r["bytes_up"] for r in records),
         "bytes_down": sum(r["bytes_down"] for r in records),
     }
 
 
-def _best(records: list[Record]) -> dict[str, Any]:
-    """The best round: by the held-out samples where there are any, else by the test set."""
-    checked = [r for r in records if "validation_accuracy" in r]
-    if not checked:
-        best = max((r for r in records if "test_accuracy" in r), key=lambda r: r["test_accuracy"])
-        return {
-            "best_accuracy": best["test_accuracy"],
-            "best_round": best["round"],
-            "chosen_on": "test",
-        }
-    best = max(checked, key=lambda r: r["validation_accuracy"])
-    recent = [r["validation_accuracy"] for r in checked if r["round"] > len(records) - LAST]
-    return {
-        "best_round": best["round"],
-        "chosen_on": "validation",
-        "validation_accuracy": checked[-1]["validation_accuracy"],
-        "best_validation_accuracy": best["validation_accuracy"],
-        "validation_mean_last_10": statistics.fmean(recent),
-        "client_accuracy": checked[-1]["client_accuracy"],
-    }
+def _column(records: list[Record], key: str, last: int = 0) -> list[Any]:
+    """What the rounds have under a key, where they have it; of the ``last`` rounds, or of all."""
+    return [r[key] for r in records[-last:] if key in r]
 
 
 def shown(summary: dict[str, Any]) -> dict[str, str]:
@@ -118,12 +114,6 @@ def client_statistics(accuracies: Sequence[float]) -> dict[str, float]:
     }
 
 
-def filter_share(records: list[Record]) -> float:
-    """The filter's part of the clients' time."""
-    filtering = sum(r["seconds"]["client_filter"] for r in records)
-    return filtering / (filtering + sum(r["seconds"]["client_compute"] for r in records))
-
-
 class LoadedRun:
     """One run, finished or not."""
 
@@ -153,7 +143,7 @@ class LoadedRun:
             return model.eval()
         flat = FlatModel(model)
         tensors = storage.load_tensors(self.directory.last_path)[0]
-        flat.weights.copy_(flat.vector({name: tensors[f"model.{name}"] for name in flat.segments}))
+        flat.weights.copy_(flat.vector(tensors, "model."))
         flat.write_buffers(tensors["buffers"])
         return flat.model.eval()
 
@@ -161,7 +151,7 @@ class LoadedRun:
     def predict(self, samples: Any, which: str = "best", batch: int = 100) -> Tensor:
         """The class of each sample: ``uint8 [N, C, H, W]`` images as the data set had them, or
         ``[N, L]`` token ids."""
-        form = Format.parse(self._about["format"])
+        form = Format(**self._about["format"])
         given = torch.as_tensor(samples)
         if form.shape and (given.dtype != torch.uint8 or tuple(given.shape[1:]) != form.shape):
             raise ConfigError(
@@ -199,15 +189,9 @@ def fitted(rows: Sequence[dict[str, str]], room: int) -> str:
     """
     names = list(dict.fromkeys(name for each in rows for name in each))
     lines = [names, *([each.get(name, "-") for name in names] for each in rows)]
-    table = _columns(lines)
-    if max(map(len, table.splitlines())) <= room:
-        return table
-    return _columns(list(zip(*lines, strict=True)))
-
-
-def _columns(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    for table in (lines, list(zip(*lines, strict=True))):
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+        if max(map(len, shown)) <= room:
+            break
+    return "\n".join(shown)

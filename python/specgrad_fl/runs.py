@@ -17,6 +17,7 @@ curves.png             accuracy and loss by round
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -33,18 +34,12 @@ from specgrad_fl.config import EXECUTION_KEYS, Config, read_toml, to_toml
 from specgrad_fl.errors import RunError
 from specgrad_fl.partition import Partition
 from specgrad_fl.records import Record, Records
-from specgrad_fl.storage import PRIVATE, TEMPORARY, client_path, way_back
+from specgrad_fl.storage import PRIVATE, TEMPORARY, client_path
 
 _DIGEST_LINE = "# digest of the settings that decide the result: "
 _BEFORE_THE_FIRST_ROUND = (
-    "config.toml",
-    "environment.json",
-    "inputs.json",
-    "partition.npz",
-    "partition.png",
-    "metrics.jsonl",
-    "metrics.csv",
-    "last.safetensors",
+    *("config.toml", "environment.json", "inputs.json", "partition.npz", "partition.png"),
+    *("metrics.jsonl", "metrics.csv", "events.out.tfevents.*.specgrad", "last.safetensors", "lock"),
 )
 
 
@@ -83,8 +78,6 @@ class RunDirectory:
         self.summary_path = self.path / "summary.json"
         self.clients_path = self.path / "clients"
         self.inputs_path = self.path / "inputs.json"
-        self._environment_path = self.path / "environment.json"
-        self._heatmap_path = self.path / "partition.png"
 
     @property
     def exists(self) -> bool:
@@ -103,10 +96,8 @@ class RunDirectory:
                 f"{self.path} already holds a run; continue it with `specgrad-fl resume "
                 f"{self.path}` or choose another --out"
             )
-        try:
+        with self._usable():
             found = sorted(self.path.iterdir()) if self.path.is_dir() else []
-        except OSError as error:
-            raise self._unwritable(error) from error
         for path in found:
             # what a run leaves that was killed before it began
             if path.name.endswith(TEMPORARY) or (path.name == "lock" and not path.stat().st_size):
@@ -116,17 +107,20 @@ class RunDirectory:
                 "a run never shares one with other files"
             )
 
-    def _unwritable(self, error: OSError) -> RunError:
-        return RunError(f"cannot write to {self.path}: {error.strerror}; choose another --out")
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = f"cannot write to {self.path}: {error.strerror}; choose another --out"
+            raise RunError(why) from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Only one process may continue a run; the lock ends with the process, however it ends."""
-        try:
+        with self._usable():
             self.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as error:
-            raise self._unwritable(error) from error
         with os.fdopen(handle) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,19 +133,15 @@ class RunDirectory:
 
     def create(self, config: Config) -> None:
         """Begin a run: from here on the folder is one, and nobody else's to read."""
-        try:
+        with self._usable():
             self.path.chmod(PRIVATE)
-        except OSError as error:
-            raise self._unwritable(error) from error
         self.reconfigure(config)
 
     def discard(self) -> None:
         """Remove a run that came to nothing, and no file besides."""
         for name in _BEFORE_THE_FIRST_ROUND:
-            (self.path / name).unlink(missing_ok=True)
-        for path in self.path.glob("events.out.tfevents.*.specgrad"):
-            path.unlink()
-        (self.path / "lock").unlink(missing_ok=True)
+            for path in self.path.glob(name):
+                path.unlink()
         with suppress(OSError):  # somebody put a file there meanwhile
             self.path.rmdir()
 
@@ -167,22 +157,25 @@ class RunDirectory:
         config = Config(**read_toml(self.config_path))
         first = self.config_path.read_text(encoding="utf-8").partition("\n")[0]
         if first.startswith("#") and first != _DIGEST_LINE + config.digest:
-            raise RunError(
+            raise storage.spoiled(
                 f"{self.config_path} has changed since the run began: its settings do not have "
-                f"the digest in its first line; {way_back()}"
+                "the digest in its first line"
             )
         return config
 
     def complete(self, partition: Partition, dataset: Dataset, inputs: Record) -> None:
         """Write what every run has besides its rounds, where it is not there yet."""
-        if not self.partition_path.is_file():
-            partition.save(self.partition_path)
-        if not self.inputs_path.is_file():
-            storage.write_text(self.inputs_path, _json(inputs))
-        if not self._environment_path.is_file():
-            storage.write_text(self._environment_path, _json(machine.report()))
-        if not self._heatmap_path.is_file():
-            partition.heatmap(self._heatmap_path, dataset.train_y, dataset.num_classes)
+        writers: dict[str, Callable[[Path], None]] = {
+            "partition.npz": partition.save,
+            "inputs.json": lambda path: storage.write_json(path, inputs),
+            "environment.json": lambda path: storage.write_json(path, machine.report()),
+            "partition.png": lambda path: partition.heatmap(
+                path, dataset.train_y, dataset.num_classes
+            ),
+        }
+        for name, write in writers.items():
+            if not (self.path / name).is_file():
+                write(self.path / name)
 
     def save_state(self, state: State, config: Config) -> None:
         """Store the state after a round."""
@@ -193,7 +186,7 @@ class RunDirectory:
         """The stored state, or a new one where none was stored yet."""
         if not self.last_path.is_file():
             if self.records():
-                raise storage.missing_file(self.last_path)
+                raise storage.spoiled(f"{self.last_path} is missing")
             return State(fingerprint=fingerprint, inputs=self._inputs_digest())
         tensors, facts = storage.load_tensors(self.last_path)
         # a finished run that is extended was stored with fewer rounds
@@ -214,12 +207,13 @@ class RunDirectory:
         return State(**facts, tensors=tensors)
 
     def _inputs_digest(self) -> str:
-        return storage.file_digest(self.inputs_path) if self.inputs_path.is_file() else ""
+        path = self.inputs_path
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
     def check_inputs(self, facts: dict[str, Any]) -> None:
         """Refuse a changed ``inputs.json``: the model would see other numbers than in training."""
         if facts.get("inputs") and facts["inputs"] != self._inputs_digest():
-            raise self.changed(self.inputs_path)
+            raise storage.changed(self.inputs_path)
 
     def facts(self) -> dict[str, Any]:
         """What the stored state says besides its tensors; nothing where none was stored yet."""
@@ -229,10 +223,6 @@ class RunDirectory:
         """How many rounds the stored state has seen."""
         return self.facts().get("rounds", 0)
 
-    def changed(self, path: Path) -> RunError:
-        """The refusal for a file that is not the one that the run wrote."""
-        return RunError(f"{path} has changed since it was written; {way_back()}")
-
     def verify(self, summarise: Callable[[list[Record], Config], Record]) -> None:
         """Refuse a finished run whose files are not those that it wrote."""
         config = self.config()
@@ -240,7 +230,7 @@ class RunDirectory:
         found = Records(self.metrics_path)
         found.check(state.rounds, state.metrics)
         if state.partition and Partition.load(self.partition_path).digest != state.partition:
-            raise self.changed(self.partition_path)
+            raise storage.changed(self.partition_path)
         storage.load_tensors(self.best_path, state.best_digest)
         for client, number in state.client_rounds.items():
             if client in state.client_digests:
@@ -263,10 +253,6 @@ class RunDirectory:
         found.rewind(state.rounds, state.metrics)
         return found
 
-    def write_summary(self, summary: Record) -> None:
-        """Mark the run as finished."""
-        storage.write_text(self.summary_path, _json(summary))
-
     def summary(self) -> Record:
         """The results of a finished run."""
         try:
@@ -288,15 +274,9 @@ class RunDirectory:
 
 def run_name(config: Config) -> str:
     """A directory name that tells runs apart."""
-    parts = (
-        config.dataset,
-        config.model,
-        config.method,
-        config.filter,
-        f"s{config.seed}",
-        config.digest[:8],
-    )
-    return "-".join(part.replace(":", ".").replace("/", "_") for part in parts)
+    named = (config.dataset, config.model, config.method, config.filter)
+    name = "-".join((*named, f"s{config.seed}", config.digest[:8]))
+    return name.replace(":", ".").replace("/", "_")
 
 
 def extended(run: RunDirectory, stored: Config, rounds: int) -> Config:
@@ -333,7 +313,3 @@ def check_same(stored: Config, asked: dict[str, Any]) -> dict[str, Any]:
                 "start a new run for another configuration"
             )
     return {name: value for name, value in asked.items() if name in EXECUTION_KEYS}
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2) + "\n"

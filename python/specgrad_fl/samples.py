@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from specgrad_data import Dataset
@@ -28,11 +27,9 @@ class Format:
     flip: bool
     channels_last: bool
 
-    @staticmethod
-    def parse(fields: dict[str, Any]) -> Format:
-        """From the lists that JSON makes of tuples."""
-        lists = {k: tuple(fields[k]) for k in ("shape", "mean", "std")}
-        return Format(**{**fields, **lists})
+    def __post_init__(self) -> None:
+        for name in ("shape", "mean", "std"):  # JSON makes lists of them
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 def format_of(dataset: Dataset, augment: bool, channels_last: bool) -> Format:

@@ -67,6 +67,11 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def write_json(path: Path, value: Any) -> None:
+    """Replace the contents of a file that people read too."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
 def write_bytes(path: Path, contents: bytes) -> None:
     """Replace the contents of a file."""
     with replacing(path) as temporary:
@@ -95,11 +100,6 @@ def digest(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
     return found.hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a whole file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
     """Replace ``path``; the digest of what was stored. ``facts`` must be fit for JSON."""
     from safetensors.torch import save as serialised
@@ -124,29 +124,28 @@ def load_tensors(path: Path, expected: str = "") -> tuple[dict[str, Tensor], dic
             facts = dict(json.loads((file.metadata() or {})["facts"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
-        raise missing_file(path) from error
+        raise spoiled(f"{path} is missing") from error
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise RunError(
-            f"{path} is not a checkpoint of this trainer or is damaged ({error!r}); {way_back()}"
-        ) from error
+        why = f"{path} is not a checkpoint of this trainer or is damaged ({error!r})"
+        raise spoiled(why) from error
     own = facts.pop(DIGEST, "")
     stored = expected or own
     if stored and digest(tensors, facts) != stored:
-        raise RunError(f"{path} has changed since it was written; {way_back()}")
+        raise changed(path)
     return tensors, facts
 
 
-def missing_file(path: Path) -> RunError:
-    """The refusal for a file that a run cannot do without."""
-    return RunError(f"{path} is missing; {way_back()}")
-
-
-def way_back() -> str:
-    """The end of a refusal about a file of a run."""
-    return (
-        "restore it from a copy, or begin again in a new folder with `specgrad-fl train --config "
-        "RUN/config.toml --out NEW`"
+def spoiled(why: str) -> RunError:
+    """The refusal for a file that a run cannot do without, with the way back."""
+    return RunError(
+        f"{why}; restore it from a copy, or begin again in a new folder with `specgrad-fl train "
+        "--config RUN/config.toml --out NEW`"
     )
+
+
+def changed(path: Path) -> RunError:
+    """The refusal for a file that is not the one that the run wrote."""
+    return spoiled(f"{path} has changed since it was written")
 
 
 Vectors = dict[str, Tensor]
@@ -162,13 +161,18 @@ def client_path(folder: Path, client: int, round_number: int) -> Path:
 class ClientRounds:
     """The rounds whose states clients hold that keep them elsewhere, on their own machines.
 
-    digests: of what is stored here of each client
+    newest: the round of the state that a client must go on from, for every client that has one
+    stored: the same after the last checkpoint; digests: of what is stored here of each client
     """
 
     def __init__(self) -> None:
+        self.newest: dict[int, int] = {}
+        self.stored: dict[int, int] = {}
         self.digests: dict[int, str] = {}
-        self._round: dict[int, int] = {}
-        self._stored: dict[int, int] = {}
+
+    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
+        """Go back to the states that a checkpoint lists."""
+        self.newest, self.stored, self.digests = dict(rounds), dict(rounds), dict(digests)
 
     def get(self, client: int) -> Vectors:
         """Nothing: the state stays with the client."""
@@ -176,28 +180,15 @@ class ClientRounds:
 
     def put(self, client: int, round_number: int, state: Vectors) -> None:
         """Note the round after which a client's state was taken over."""
-        self._round[client] = round_number
-
-    def newest(self, client: int) -> int:
-        """The round of the state that a client must go on from; 0 for zeros."""
-        return self._round.get(client, 0)
-
-    def stored(self, client: int) -> int:
-        """The round of the state that a client needs after the last checkpoint is restored."""
-        return self._stored.get(client, 0)
+        self.newest[client] = round_number
 
     def flush(self) -> dict[int, int]:
         """The round of the newest state of each client."""
-        return dict(self._round)
-
-    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
-        """Go back to the states that a checkpoint lists."""
-        self._round = dict(rounds)
-        self._stored = dict(rounds)
+        return dict(self.newest)
 
     def sweep(self) -> None:
         """A checkpoint is stored: older states will not be asked for again."""
-        self._stored = dict(self._round)
+        self.stored = dict(self.newest)
 
 
 class ClientStates(ClientRounds):
@@ -205,35 +196,31 @@ class ClientStates(ClientRounds):
 
     def __init__(self, folder: Path, names: tuple[str, ...], size: int, ram_mib: float) -> None:
         super().__init__()
-        self.folder = folder
-        self.names = names
-        self.size = size
-        bytes_each = max(1, 4 * size * len(names))
-        self._capacity = int(ram_mib * 2**20 // bytes_each)
+        self.folder, self.names, self.size = folder, names, size
+        self._capacity = int(ram_mib * 2**20 // max(1, 4 * size * len(names)))
         self._recent: OrderedDict[int, Vectors] = OrderedDict()
         self._unwritten: set[int] = set()
 
-    def _path(self, client: int, round_number: int) -> Path:
-        return client_path(self.folder, client, round_number)
+    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
+        """Go back to the states that a checkpoint lists, each of them read once."""
+        super().restore(rounds, digests)
+        self._recent.clear()
+        self._unwritten.clear()
+        for client in rounds:
+            self._read(client)
+        self.sweep()
 
     def get(self, client: int) -> Vectors:
         """The state of a client."""
-        if client in self._recent:
-            self._recent.move_to_end(client)
-            return self._recent[client]
-        if client not in self._round:
+        if client not in self.newest:
             return {name: torch.zeros(self.size) for name in self.names}
-        state = self._read(client)
+        state = self._recent.get(client) or self._read(client)
         self._keep(client, state)
         return state
 
-    def _read(self, client: int) -> Vectors:
-        path = self._path(client, self._round[client])
-        return load_tensors(path, self.digests.get(client, ""))[0]
-
     def put(self, client: int, round_number: int, state: Vectors) -> None:
         """Store the state that a client has after a round."""
-        self._round[client] = round_number
+        super().put(client, round_number, state)
         self._unwritten.add(client)
         self._keep(client, {name: vector.clone() for name, vector in state.items()})
 
@@ -245,32 +232,26 @@ class ClientStates(ClientRounds):
             if oldest in self._unwritten:
                 self._write(oldest, vectors)
 
+    def _path(self, client: int) -> Path:
+        return client_path(self.folder, client, self.newest[client])
+
+    def _read(self, client: int) -> Vectors:
+        return load_tensors(self._path(client), self.digests.get(client, ""))[0]
+
     def _write(self, client: int, state: Vectors) -> None:
         make_folder(self.folder, PRIVATE)
-        path = self._path(client, self._round[client])
-        self.digests[client] = save_tensors(path, state, {})
+        self.digests[client] = save_tensors(self._path(client), state, {})
         self._unwritten.discard(client)
 
     def flush(self) -> dict[int, int]:
         """Write what is not on disk yet; the round of the newest state of each client."""
         for client in sorted(self._unwritten):
             self._write(client, self._recent[client])
-        return dict(self._round)
-
-    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
-        """Go back to the states that a checkpoint lists, each of them read once."""
-        self._recent.clear()
-        self._unwritten.clear()
-        self._round, self.digests = dict(rounds), dict(digests)
-        for client in rounds:
-            self._read(client)
-        self.sweep()
+        return super().flush()
 
     def sweep(self) -> None:
         """Remove files that the stored checkpoint does not need."""
-        if not self.folder.is_dir():
-            return
-        needed = {self._path(client, number) for client, number in self._round.items()}
-        for path in self.folder.iterdir():
+        needed = set(map(self._path, self.newest))
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
             if path not in needed and _OURS.fullmatch(path.name):
                 path.unlink()

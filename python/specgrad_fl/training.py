@@ -8,7 +8,7 @@ from typing import Any
 
 from specgrad_data import Dataset
 
-from specgrad_fl import machine, methods
+from specgrad_fl import machine, methods, storage
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine, RemoteExecutor
 from specgrad_fl.errors import Diverged, RunError
@@ -27,12 +27,11 @@ Announce = Callable[[str], None]
 Player = Callable[[RunDirectory, Dataset, Watcher], RunDirectory]
 
 
-def _say_nothing(sentence: str) -> None:
-    """An announcement that nobody asked for."""
-
-
 def train(
-    config: Config, out: Path | str, watch: Watcher = silent, announce: Announce = _say_nothing
+    config: Config,
+    out: Path | str,
+    watch: Watcher = silent,
+    announce: Announce = lambda sentence: None,
 ) -> RunDirectory:
     """Begin a run in a new or empty directory and play all its rounds.
 
@@ -96,25 +95,19 @@ def resume(
     config = stored.replace(**check_same(stored, changes))
     if run.finished:
         return run
-    _check_states_follow(run, stored, config)
+    kept = methods.method_class(config.method).client_vectors
+    if kept and config.engine != stored.engine and run.load_rounds():
+        raise RunError(
+            f"engine is {stored.engine!r} in this run and {config.engine!r} was asked for, but "
+            f"what {config.method} keeps for each client is with the clients of the first; resume "
+            f"with --engine {stored.engine}"
+        )
     play = _player(config)
     if config.engine in OTHER_ENGINES:
         with run.locked():
             run.reconfigure(config)
         return play(run, load_data(config), watch)
     return carry_on(run, config, watch)
-
-
-def _check_states_follow(run: RunDirectory, stored: Config, config: Config) -> None:
-    """What clients keep between rounds stays where they were trained."""
-    if config.engine == stored.engine or not methods.method_class(config.method).client_vectors:
-        return
-    if run.load_rounds():
-        raise RunError(
-            f"engine is {stored.engine!r} in this run and {config.engine!r} was asked for, but "
-            f"what {config.method} keeps for each client is with the clients of the first; resume "
-            f"with --engine {stored.engine}"
-        )
 
 
 def carry_on(
@@ -139,18 +132,14 @@ def carry_on(
             extra = engine.final_scores()
         finally:
             engine.close()
-        _finish(run, config, list(engine.records), extra)
+        from specgrad_fl import plots  # matplotlib, for what was played to its end
+
+        rounds, name = engine.records, run.path.name
+        plots.curves(run.path / "curves.png", {name: rounds})
+        if config.validation:
+            plots.clients(run.path / "clients.png", {name: rounds[-1]["client_accuracies"]})
+        storage.write_json(run.summary_path, summarise(rounds, config) | extra)
     return run
-
-
-def _finish(run: RunDirectory, config: Config, rounds: list[Record], extra: Record) -> None:
-    """The pictures and the summary of a run."""
-    from specgrad_fl import plots
-
-    plots.curves(run.path / "curves.png", {run.path.name: rounds})
-    if config.validation:
-        plots.clients(run.path / "clients.png", {run.path.name: rounds[-1]["client_accuracies"]})
-    run.write_summary(summarise(rounds, config) | extra)
 
 
 def partition_of(run: RunDirectory, config: Config, dataset: Dataset) -> Partition:
@@ -161,5 +150,5 @@ def partition_of(run: RunDirectory, config: Config, dataset: Dataset) -> Partiti
     partition = Partition.load(run.partition_path)
     partition.check(dataset)
     if expected and partition.digest != expected:
-        raise run.changed(run.partition_path)
+        raise storage.changed(run.partition_path)
     return partition

@@ -7,6 +7,7 @@ loops over layers.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -31,12 +32,18 @@ class FlatModel:
         self.model = model.to(device)
         self._named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.segments: dict[str, slice] = {}
-        self._check()
+        if not self._named:
+            raise RunError("the model has no trainable parameter; check requires_grad")
         self.size = sum(p.numel() for p in self._named.values())
         self.weights = torch.empty(self.size, device=device)
         self.grads = torch.zeros(self.size, device=device)
         start = 0
         for name, parameter in self._named.items():
+            if parameter.dtype != torch.float32:
+                raise RunError(
+                    f"parameter {name} is {parameter.dtype}; the trainer keeps float32 weights, "
+                    "so build the model in float32 and use amp for less"
+                )
             self.segments[name] = slice(start, start + parameter.numel())
             start += parameter.numel()
             view = self._view(self.weights, name)
@@ -48,16 +55,6 @@ class FlatModel:
         }
         self.buffer_size = sum(b.numel() for b in self._buffers.values())
 
-    def _check(self) -> None:
-        if not self._named:
-            raise RunError("the model has no trainable parameter; check requires_grad")
-        for name, parameter in self._named.items():
-            if parameter.dtype != torch.float32:
-                raise RunError(
-                    f"parameter {name} is {parameter.dtype}; the trainer keeps float32 weights, "
-                    "so build the model in float32 and use amp for less"
-                )
-
     def _view(self, vector: Tensor, name: str) -> Tensor:
         """The segment of ``name`` in its logical shape."""
         return vector[self.segments[name]].view(self._named[name].shape)
@@ -66,11 +63,11 @@ class FlatModel:
         """Copies of the segments of ``vector``, by parameter name."""
         return {name: self._view(vector, name).clone() for name in self.segments}
 
-    def vector(self, named: dict[str, Tensor]) -> Tensor:
-        """The inverse of :meth:`named`."""
+    def vector(self, named: dict[str, Tensor], prefix: str = "") -> Tensor:
+        """The inverse of :meth:`named`, of tensors whose names begin with ``prefix``."""
         vector = torch.empty(self.size)
         for name in self.segments:
-            self._view(vector, name).copy_(named[name])
+            self._view(vector, name).copy_(named[prefix + name])
         return vector
 
     def read_buffers(self) -> Tensor:
@@ -80,30 +77,23 @@ class FlatModel:
 
     def write_buffers(self, values: Tensor) -> None:
         """The inverse of :meth:`read_buffers`; whole numbers are rounded to the nearest."""
-        start = 0
-        for buffer in self._buffers.values():
-            part = values[start : start + buffer.numel()].view(buffer.shape)
-            start += buffer.numel()
+        parts = values.split([buffer.numel() for buffer in self._buffers.values()])
+        for buffer, part in zip(self._buffers.values(), parts, strict=True):
+            part = part.view(buffer.shape)
             buffer.copy_(part if buffer.dtype.is_floating_point else part.round())
 
 
+# names, and for each of them dtype and shape, as JSON can carry them
 Layout = dict[str, tuple[str, tuple[int, ...]]]
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
-}
 
 
 def layout_of(tensors: dict[str, Tensor]) -> Layout:
-    """Names, dtypes and shapes."""
-    return {
-        name: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for name, t in tensors.items()
-    }
+    return {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in tensors.items()}
 
 
 def private(layout: Layout) -> dict[str, Tensor]:
     """Zeros for one process."""
-    return {name: torch.zeros(shape, dtype=DTYPES[d]) for name, (d, shape) in layout.items()}
+    return {n: torch.zeros(shape, dtype=getattr(torch, d)) for n, (d, shape) in layout.items()}
 
 
 def mapped(layout: Layout, folder: Path) -> dict[str, Tensor]:
@@ -111,15 +101,12 @@ def mapped(layout: Layout, folder: Path) -> dict[str, Tensor]:
 
     A new file holds zeros and takes no space until it is written.
     """
-    tensors = {}
+    tensors = private({name: each for name, each in layout.items() if 0 in each[1]})
     for name, (dtype, shape) in layout.items():
-        count = math.prod(shape)
-        if count == 0:
-            tensors[name] = torch.zeros(shape, dtype=DTYPES[dtype])
-            continue
-        path = folder / f"{name}.bin"
-        flat = torch.from_file(str(path), shared=True, size=count, dtype=DTYPES[dtype])
-        tensors[name] = flat.view(shape)
+        if name not in tensors:
+            path, size = str(folder / f"{name}.bin"), math.prod(shape)
+            flat = torch.from_file(path, shared=True, size=size, dtype=getattr(torch, dtype))
+            tensors[name] = flat.view(shape)
     return tensors
 
 
@@ -138,23 +125,18 @@ class Board:
         self.results = tensors["results"]
         self.buffers = tensors["buffers"]
         self.buffer_results = tensors["buffer_results"]
-        self.sent = _with_prefix(tensors, "sent-")
-        self.states = _with_prefix(tensors, "state-")
+        self.sent, self.states = (
+            {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+            for prefix in ("sent-", "state-")
+        )
 
     @staticmethod
-    def layout(
-        size: int, buffers: int, rows: int, sent: tuple[str, ...], states: tuple[str, ...]
-    ) -> Layout:
+    def layout(model: FlatModel, rows: int, sent: Iterable[str], states: Iterable[str]) -> Layout:
         """The tensors of a board for ``rows`` active clients."""
-        layout: Layout = dict.fromkeys(("weights", "scored"), ("float32", (size,)))
-        layout |= {f"sent-{name}": ("float32", (size,)) for name in sent}
-        layout |= {f"state-{name}": ("float32", (rows, size)) for name in states}
-        return layout | {
-            "results": ("float32", (rows, size)),
-            "buffers": ("float64", (buffers,)),
-            "buffer_results": ("float64", (rows, buffers)),
-        }
-
-
-def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+        vectors = ("weights", "scored", *(f"sent-{name}" for name in sent))
+        stacks = ("results", *(f"state-{name}" for name in states))
+        layout: Layout = dict.fromkeys(vectors, ("float32", (model.size,)))
+        layout |= dict.fromkeys(stacks, ("float32", (rows, model.size)))
+        layout["buffers"] = ("float64", (model.buffer_size,))
+        layout["buffer_results"] = ("float64", (rows, model.buffer_size))
+        return layout

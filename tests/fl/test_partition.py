@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from specgrad_data.dataset import Dataset, Split, build
 from specgrad_data.errors import DataError
-from specgrad_fl.partition import Partition, make_partition
+from specgrad_fl.partition import Partition, label_counts, make_partition
 
 
 def labelled(labels: np.ndarray, num_classes: int, **fields: object) -> Dataset:
@@ -90,7 +90,7 @@ def test_partition_of_a_seed_is_the_same_everywhere():
 
 def distances(partition: Partition, dataset: Dataset, to: np.ndarray) -> float:
     """Mean total variation between the clients' label shares and the rows of ``to``."""
-    counts = partition.counts(dataset.train_y, dataset.num_classes).double().numpy()
+    counts = label_counts(partition.clients, dataset.train_y, dataset.num_classes).double().numpy()
     shares = counts / counts.sum(axis=1, keepdims=True)
     return float(np.abs(shares - to).sum(axis=1).mean() / 2)
 
@@ -164,9 +164,9 @@ def test_shards_hold_few_classes(division, per_client, seed):
 def test_shards_of_two_classes_each():
     dataset = balanced(10, 100)
     partition = make_partition(dataset, kind="shards", clients=50, seed=0)
-    classes = (partition.counts(dataset.train_y, 10) > 0).sum(dim=1)
+    classes = (label_counts(partition.clients, dataset.train_y, 10) > 0).sum(dim=1)
     assert set(classes.tolist()) <= {1, 2}
-    assert partition.counts(dataset.train_y, 10).sum(dim=0).tolist() == [100] * 10
+    assert label_counts(partition.clients, dataset.train_y, 10).sum(dim=0).tolist() == [100] * 10
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=60), st.integers(0, 2**32))
@@ -324,7 +324,7 @@ def test_partition_of_other_data_is_refused():
 def test_counts_and_heat_map(tmp_path: Path):
     dataset = balanced(3, 4)
     partition = Partition([torch.tensor([0, 1, 4]), torch.tensor([8, 11])], "iid", "", math.nan, 0)
-    counts = partition.counts(dataset.train_y, 3)
+    counts = label_counts(partition.clients, dataset.train_y, 3)
     assert counts.tolist() == [[2, 1, 0], [0, 0, 2]]
     partition.heatmap(tmp_path / "map.png", dataset.train_y, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["map.png"]

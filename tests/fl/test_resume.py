@@ -161,7 +161,7 @@ def test_ctrl_c_keeps_rounds_that_no_checkpoint_was_due_for(
 ):
     config = small(rounds=4, method=method, checkpoint_every=100)
     reference = trained_once(config)
-    in_process = executor.InProcess
+    in_process = executor.Executor
     train = in_process.train
 
     def interrupting(self, round_number, *rest):

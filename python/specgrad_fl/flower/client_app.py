@@ -103,8 +103,7 @@ class Trainer:
             server_lr=config.server_lr,
         )
         self._method = method = methods.build(config.method, config.options, federation)
-        of_model = (self._flat.size, self._flat.buffer_size)
-        layout = Board.layout(*of_model, 1, method.sent_vectors, method.client_vectors)
+        layout = Board.layout(self._flat, 1, method.sent_vectors, method.client_vectors)
         self._board = Board(private(layout))
         self._runner: ClientRunner | None = None
 
@@ -134,7 +133,7 @@ class Trainer:
         self._keeping.save(client, order["round"] + 1, kept, {newest, stored})
         sent = wire.returned(method, board.results[0], board.buffer_results[0], kept)
         results |= {f"{client}/{name}": vector.numpy().copy() for name, vector in sent.items()}
-        return report.as_dict()
+        return vars(report)
 
     def _runner_for(self, client: int) -> ClientRunner:
         """The runner with the samples of one client, and of no other."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import Any
 
@@ -17,12 +17,12 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from specgrad_fl import prepare
 from specgrad_fl.client import Report
 from specgrad_fl.errors import RunError
-from specgrad_fl.executor import InProcess
+from specgrad_fl.executor import Executor
 from specgrad_fl.flower import wire
 from specgrad_fl.flower.place import fingerprint
+from specgrad_fl.partition import split
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.storage import ClientRounds
 from specgrad_fl.vectors import FlatModel, Layout
@@ -46,7 +46,7 @@ class Round:
     bytes: dict[str, int] = field(default_factory=lambda: {"down": 0, "up": 0})
 
 
-class FlowerExecutor(InProcess):
+class FlowerExecutor(Executor):
     """Trains on nodes, scores here. A client that fails is left out of the round."""
 
     def __init__(
@@ -61,10 +61,10 @@ class FlowerExecutor(InProcess):
     ) -> None:
         super().__init__(blueprint, arrays, flat, layout)
         self._grid, self._run, self._states = grid, run, states
-        self._config, self._blueprint = blueprint.config, blueprint.as_dict()
+        self._config, self._blueprint = blueprint.config, asdict(blueprint)
         self._sizes: list[int] = arrays["sizes"].tolist()
         samples = [arrays[name].numpy() for name in ("train_x", "train_y")]
-        clients = prepare.split_clients(arrays)
+        clients = split(arrays)
         self._known = [fingerprint(*(part[held] for part in samples)) for held in clients]
         # the node of each client, nodes that said which ones they have, and why some take no part
         self._hosts: dict[int, int] = {}
@@ -212,8 +212,8 @@ class FlowerExecutor(InProcess):
             "round": this.number,
             "lr": this.lr,
             "clients": clients,
-            "newest": {str(c): self._states.newest(c) for c in clients},
-            "stored": {str(c): self._states.stored(c) for c in clients},
+            "newest": {str(c): self._states.newest.get(c, 0) for c in clients},
+            "stored": {str(c): self._states.stored.get(c, 0) for c in clients},
         }
 
     def _exchange(

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, get_type_hints
 
-from specgrad_fl.config import check_range, coerced
+from specgrad_fl.config import checked
 from specgrad_fl.errors import ConfigError, suggest
-from specgrad_fl.methods.base import FedAvg, Federation, Local, Method, Round, weighted_sum
-from specgrad_fl.methods.on_clients import FedCM, FedDyn, FedProx, FedSAM, Scaffold
-from specgrad_fl.methods.on_server import FedAWA, FedDisco, FedLWS
-from specgrad_fl.own_code import imported
+from specgrad_fl.methods import bundled
+from specgrad_fl.methods.base import Federation, Local, Method, Round, weighted_sum
+from specgrad_fl.own_code import chosen
 
 __all__ = [
     "METHODS",
@@ -26,20 +25,12 @@ __all__ = [
     "weighted_sum",
 ]
 
-_BUNDLED = (FedAvg, FedProx, FedDyn, Scaffold, FedCM, FedSAM, FedDisco, FedAWA, FedLWS)
-METHODS: dict[str, type[Method]] = {method.name: method for method in _BUNDLED}
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Method, *bundled.METHODS)}
 
 
 def method_class(name: str) -> type[Method]:
     """A bundled method, or the subclass of :class:`Method` that ``module:Class`` names."""
-    if ":" not in name:
-        if name not in METHODS:
-            raise ConfigError(
-                f"there is no method {name!r}; {suggest(name, METHODS)} One of your own is "
-                "written module:Class."
-            )
-        return METHODS[name]
-    found = imported("method", name)
+    found = chosen("method", name, METHODS, "module:Class")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigError(f"method {name!r} is not a subclass of specgrad_fl.methods.Method")
     return found
@@ -51,8 +42,8 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
     ``others`` are methods that the same table serves: what only they know is left to them.
     """
     kinds = get_type_hints(method_class(name).Options)
-    fields = {field.name: field for field in dataclasses.fields(method_class(name).Options)}
-    chosen: dict[str, Any] = {}
+    fields = _fields(name)
+    found: dict[str, Any] = {}
     for key, value in options.items():
         owner, _, option = key.rpartition(".")
         if owner and owner != name:
@@ -60,14 +51,13 @@ def own_options(name: str, options: dict[str, Any], others: Iterable[str] = ()) 
                 raise ConfigError(f"option {key!r} names no method; {suggest(owner, METHODS)}")
             continue
         if option not in kinds:
-            if not owner and any(option in _names(other) for other in others):
+            if not owner and any(option in _fields(other) for other in others):
                 continue
             hint = suggest(option, kinds) if kinds else "it has none"
             raise ConfigError(f"method {name!r} has no option {option!r}; {hint}")
         told = f"option {option!r} of {name!r}"
-        chosen[option] = coerced(told, kinds[option], value)
-        check_range(told, chosen[option], fields[option].metadata)
-    return chosen
+        found[option] = checked(told, kinds[option], value, fields[option].metadata)
+    return found
 
 
 def resolve_options(name: str, options: dict[str, Any]) -> Any:
@@ -78,8 +68,8 @@ def resolve_options(name: str, options: dict[str, Any]) -> Any:
         raise ConfigError(f"method {name!r}: {error}") from error
 
 
-def _names(method: str) -> set[str]:
-    return {field.name for field in dataclasses.fields(method_class(method).Options)}
+def _fields(method: str) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(method_class(method).Options)}
 
 
 def build(name: str, options: dict[str, Any], federation: Federation) -> Method:

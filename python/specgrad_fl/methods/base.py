@@ -58,8 +58,8 @@ class Local:
     sent: Vectors
     state: Vectors
     lr: float
-    backward: Callable[[], Tensor]
     filter_: Callable[[], None]
+    backward: Callable[[], Tensor] = field(init=False)
     steps: int = 0
 
     @property
@@ -174,9 +174,3 @@ class Method:
         """From the old weights towards the average, all the way at server learning rate 1."""
         rate = self.federation.server_lr
         return average if rate == 1.0 else torch.lerp(round.start, average, rate)
-
-
-class FedAvg(Method):
-    """Plain local SGD, and the average of the clients weighted by their samples."""
-
-    name = "fedavg"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgrad_fl.models.backbones import resnet8 as with_norms
+from specgrad_fl.models import resnet8 as with_norms
 from torch import nn
 
 

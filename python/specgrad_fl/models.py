@@ -1,14 +1,79 @@
-"""The bundled models: residual networks, DenseNet-121, vision transformers, and networks for
-handwritten characters and for text."""
+"""Backbones by name, all with GroupNorm of two groups, and any model of one's own.
+
+>>> model = build("resnet20", Inputs(num_classes=10, in_channels=3, image_size=32))
+>>> sum(p.numel() for p in model.parameters())
+272474
+"""
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from specgrad_fl.errors import ConfigError, suggest
+from specgrad_fl.own_code import chosen
+from specgrad_fl.seeding import derive
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a data set tells a model. ``vocabulary`` is 0 for images."""
+
+    num_classes: int
+    in_channels: int = 0
+    image_size: int = 0
+    vocabulary: int = 0
+
+
+def build(name: str, inputs: Inputs, options: dict[str, Any] | None = None) -> nn.Module:
+    """The model ``name``, or the one that ``module:factory`` returns.
+
+    A factory is called with those of ``num_classes``, ``in_channels``, ``image_size`` and
+    ``vocabulary`` that it has parameters for, and with the options.
+    """
+    options = options or {}
+    factory = chosen("model", name, MODELS, "module:factory")
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"model {name!r}: {error}; name a function or a class") from error
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for option in options:
+        if not takes_all and option not in parameters:
+            allowed = set(parameters) - set(asdict(inputs))
+            hint = suggest(option, allowed) if allowed else "it takes none"
+            raise ConfigError(f"model {name!r} has no option {option!r}; {hint}")
+    known = {k: v for k, v in asdict(inputs).items() if takes_all or k in parameters}
+    try:
+        model = factory(**{**known, **options})
+    except Exception as error:  # whatever a factory of one's own raises
+        reason = str(error) if isinstance(error, (ValueError, TypeError)) else repr(error)
+        trace = traceback.format_exc() if ":" in name else ""
+        raise ConfigError(f"model {name!r} cannot be built: {reason}", trace) from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{name} returned {type(model).__name__}; a torch.nn.Module is needed")
+    for part, parameter in model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ConfigError(
+                f"model {name!r} has a lazy layer, whose {part} has no size yet; give the layer "
+                "its input size, such as nn.Linear(64, 10) for nn.LazyLinear(10)"
+            )
+    return model
+
+
+def build_seeded(name: str, inputs: Inputs, options: dict[str, Any] | None, seed: int) -> nn.Module:
+    """The model with initial weights that follow from ``seed`` alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "model"))
+        return build(name, inputs, options)
 
 
 def norm(channels: int) -> nn.GroupNorm:
@@ -20,13 +85,6 @@ def conv3x3(inner: int, out: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inner, out, 3, stride, padding=1, bias=False)
 
 
-class Shortcut(nn.Sequential):
-    """A 1x1 convolution where the block changes its shape."""
-
-    def __init__(self, inner: int, out: int, stride: int) -> None:
-        super().__init__(nn.Conv2d(inner, out, 1, stride, bias=False), norm(out))
-
-
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, activation after the sum."""
 
@@ -36,8 +94,10 @@ class BasicBlock(nn.Module):
         self.norm1 = norm(out)
         self.conv2 = conv3x3(out, out)
         self.norm2 = norm(out)
-        reshapes = stride != 1 or inner != out
-        self.shortcut = Shortcut(inner, out, stride) if reshapes else nn.Identity()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inner != out:
+            projection = nn.Conv2d(inner, out, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(projection, norm(out))
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
@@ -54,20 +114,19 @@ class ResNet(nn.Module):
         in_channels: int,
         widths: Sequence[int],
         depths: Sequence[int],
-        stem_width: int,
         stem: str = "cifar",
     ) -> None:
         super().__init__()
+        inner = widths[0]
         if stem not in ("cifar", "imagenet"):
             raise ValueError(f"stem is {stem!r}; choose cifar or imagenet")
         if stem == "cifar":
-            self.conv1 = conv3x3(in_channels, stem_width)
+            self.conv1 = conv3x3(in_channels, inner)
             self.pool: nn.Module = nn.Identity()
         else:
-            self.conv1 = nn.Conv2d(in_channels, stem_width, 7, 2, padding=3, bias=False)
+            self.conv1 = nn.Conv2d(in_channels, inner, 7, 2, padding=3, bias=False)
             self.pool = nn.MaxPool2d(3, 2, padding=1)
-        self.norm1 = norm(stem_width)
-        inner = stem_width
+        self.norm1 = norm(inner)
         self.stages = []
         for index, (width, depth) in enumerate(zip(widths, depths, strict=True), start=1):
             stride = 1 if index == 1 else 2
@@ -87,22 +146,22 @@ class ResNet(nn.Module):
 
 def resnet8(num_classes: int, in_channels: int = 3) -> ResNet:
     """One block a stage: for trials on a CPU."""
-    return ResNet(num_classes, in_channels, (16, 32, 64), (1, 1, 1), 16)
+    return ResNet(num_classes, in_channels, (16, 32, 64), (1, 1, 1))
 
 
 def resnet20(num_classes: int, in_channels: int = 3) -> ResNet:
     """The paper's backbone for small images."""
-    return ResNet(num_classes, in_channels, (16, 32, 64), (3, 3, 3), 16)
+    return ResNet(num_classes, in_channels, (16, 32, 64), (3, 3, 3))
 
 
 def resnet18(num_classes: int, in_channels: int = 3, stem: str = "cifar") -> ResNet:
     """``stem="cifar"`` is 3x3 without pooling, ``"imagenet"`` 7x7/2 with max-pooling."""
-    return ResNet(num_classes, in_channels, (64, 128, 256, 512), (2, 2, 2, 2), 64, stem)
+    return ResNet(num_classes, in_channels, (64, 128, 256, 512), (2, 2, 2, 2), stem)
 
 
 def wrn56_2(num_classes: int, in_channels: int = 3) -> ResNet:
     """ResNet-56 at twice the width, with activation after the sum."""
-    return ResNet(num_classes, in_channels, (32, 64, 128), (9, 9, 9), 32)
+    return ResNet(num_classes, in_channels, (32, 64, 128), (9, 9, 9))
 
 
 class DenseLayer(nn.Module):
@@ -133,13 +192,13 @@ class Transition(nn.Module):
         return F.avg_pool2d(self.conv(F.relu(self.norm(x))), 2)
 
 
-class DenseNet(nn.Module):
-    """Dense blocks ``dense1`` to ``dense4`` with transitions ``trans1`` to ``trans3`` between."""
+class DenseNet121(nn.Module):
+    """Dense blocks ``dense1`` to ``dense4`` with transitions ``trans1`` to ``trans3`` between:
+    growth 32, blocks of 6, 12, 24 and 16 layers, compression one half."""
 
-    def __init__(
-        self, num_classes: int, in_channels: int, depths: tuple[int, ...], growth: int = 32
-    ) -> None:
+    def __init__(self, num_classes: int, in_channels: int = 3) -> None:
         super().__init__()
+        growth, depths = 32, (6, 12, 24, 16)
         width = 2 * growth
         self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         self.body = nn.Sequential()
@@ -156,11 +215,6 @@ class DenseNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.norm(self.body(self.conv1(x))))
         return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
-
-
-def densenet121(num_classes: int, in_channels: int = 3) -> DenseNet:
-    """Growth 32, blocks of 6, 12, 24 and 16 layers, compression one half."""
-    return DenseNet(num_classes, in_channels, (6, 12, 24, 16))
 
 
 class Attention(nn.Module):
@@ -204,19 +258,21 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches by a convolution, learned positions, ``depth`` blocks, head on the class token."""
+    """Patches by a convolution, learned positions, six blocks, head on the class token.
+
+    Take ``patch=8`` for 64 x 64 images.
+    """
 
     def __init__(
         self,
         num_classes: int,
-        in_channels: int,
-        image_size: int,
-        patch: int,
-        dim: int,
-        depth: int,
-        heads: int,
-        mlp: int,
-        dropout: float,
+        in_channels: int = 3,
+        image_size: int = 32,
+        patch: int = 4,
+        dropout: float = 0.1,
+        dim: int = 512,
+        heads: int = 8,
+        mlp: int = 512,
     ) -> None:
         super().__init__()
         if image_size % patch:
@@ -225,7 +281,7 @@ class ViT(nn.Module):
         self.positions = nn.Parameter(torch.randn(1, (image_size // patch) ** 2 + 1, dim) * 0.02)
         self.patch_embed = nn.Conv2d(in_channels, dim, patch, stride=patch)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*[Block(dim, heads, 64, mlp, dropout) for _ in range(depth)])
+        self.blocks = nn.Sequential(*[Block(dim, heads, 64, mlp, dropout) for _ in range(6)])
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, num_classes)
 
@@ -248,28 +304,10 @@ class ViT(nn.Module):
         return list(groups.values())
 
 
-def vit(
-    num_classes: int,
-    in_channels: int = 3,
-    image_size: int = 32,
-    patch: int = 4,
-    dropout: float = 0.1,
-    dim: int = 512,
-    heads: int = 8,
-    mlp: int = 512,
-) -> ViT:
-    """Six blocks; take ``patch=8`` for 64 x 64 images."""
-    return ViT(num_classes, in_channels, image_size, patch, dim, 6, heads, mlp, dropout)
-
-
-# for a CPU
-vit_small = partial(vit, dim=192, heads=3, mlp=384)
-
-
 class FemnistCNN(nn.Module):
-    """Two 5x5 convolutions with pooling, a wide hidden layer, a linear head."""
+    """Two 5x5 convolutions with pooling, a wide hidden layer, a linear head: as in LEAF."""
 
-    def __init__(self, num_classes: int, in_channels: int, image_size: int) -> None:
+    def __init__(self, num_classes: int, in_channels: int = 1, image_size: int = 28) -> None:
         super().__init__()
         side = image_size // 4
         if side < 1:
@@ -286,20 +324,13 @@ class FemnistCNN(nn.Module):
 
 
 class TextCNN(nn.Module):
-    """Embedding, convolutions of several widths over time, maximum over time, linear head."""
+    """Embedding, convolutions of three widths over time, maximum over time, linear head."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        vocabulary: int,
-        embedding: int,
-        widths: tuple[int, ...],
-        channels: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, num_classes: int, vocabulary: int = 30_000, dropout: float = 0.5) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
-        self.convs = nn.ModuleList(nn.Conv1d(embedding, channels, width) for width in widths)
+        widths, channels = (3, 4, 5), 128
+        self.embedding = nn.Embedding(vocabulary or 30_000, channels, padding_idx=0)
+        self.convs = nn.ModuleList(nn.Conv1d(channels, channels, width) for width in widths)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(channels * len(widths), num_classes)
 
@@ -311,24 +342,14 @@ class TextCNN(nn.Module):
         return self.head(self.dropout(torch.cat(features, 1)))
 
 
-def femnist_cnn(num_classes: int, in_channels: int = 1, image_size: int = 28) -> FemnistCNN:
-    """As in the LEAF benchmark."""
-    return FemnistCNN(num_classes, in_channels, image_size)
-
-
-def textcnn(num_classes: int, vocabulary: int = 30_000, dropout: float = 0.5) -> TextCNN:
-    """Embedding 128, widths 3, 4 and 5 with 128 channels each."""
-    return TextCNN(num_classes, vocabulary or 30_000, 128, (3, 4, 5), 128, dropout)
-
-
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet8": resnet8,
     "resnet20": resnet20,
     "resnet18": resnet18,
     "wrn56_2": wrn56_2,
-    "densenet121": densenet121,
-    "vit": vit,
-    "vit_small": vit_small,
-    "femnist_cnn": femnist_cnn,
-    "textcnn": textcnn,
+    "densenet121": DenseNet121,
+    "vit": ViT,
+    "vit_small": partial(ViT, dim=192, heads=3, mlp=384),  # for a CPU
+    "femnist_cnn": FemnistCNN,
+    "textcnn": TextCNN,
 }
