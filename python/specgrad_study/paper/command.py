@@ -15,10 +15,9 @@ from specgrad_fl.progress import clock
 from specgrad_study import fleet
 from specgrad_study.compare import check_measure
 from specgrad_study.fleet import FleetProgress, Job, Status
-from specgrad_study.paper import gather, registry, report, schedule
+from specgrad_study.paper import registry, report, schedule
 from specgrad_study.paper.archive import Archive, Earlier
-from specgrad_study.paper.estimate import estimate
-from specgrad_study.paper.experiment import Cell, Context, Experiment, tuned
+from specgrad_study.paper.experiment import Cell, Context, Experiment, Part, Subject, tuned
 from specgrad_study.paper.presets import PRESETS, Preset
 
 Chosen = list[tuple[Experiment, list[Cell]]]
@@ -55,8 +54,8 @@ def run(arguments: argparse.Namespace) -> None:
                 except RunError as error:
                     refusals.append(f"{experiment.name}: {error}")
         status.done()
-    subject = gather.Subject(preset, archive, arguments.measure, _again(arguments))
-    parts = [gather.collect(experiment, cells, subject) for experiment, cells in chosen]
+    subject = Subject(preset, archive, arguments.measure, _again(arguments))
+    parts = [Part.read(experiment, cells, subject) for experiment, cells in chosen]
     print(report.write(parts, subject, arguments.out or folder / "report"))
     if refusals:
         raise RunError(
@@ -105,14 +104,14 @@ def _again(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _estimate(jobs: Sequence[Job], chosen: Chosen, arguments: argparse.Namespace) -> None:
-    found = estimate(jobs)
+    total, refused = schedule.estimate(jobs)
     cores = os.cpu_count() or 1
     processes = arguments.jobs if arguments.jobs > 1 else arguments.workers or cores
     print(
-        f"{len(jobs)} runs are missing: about {clock(found.total)} one client after the other, "
-        f"{clock(found.total / min(processes, cores))} in {processes} processes"
+        f"{len(jobs)} runs are missing: about {clock(total)} one client after the other, "
+        f"{clock(total / min(processes, cores))} in {processes} processes"
     )
-    for job, reason in found.refused:
+    for job, reason in refused.items():
         print(f"cannot run {job.path.name}: {reason}")
     measured = [experiment.name for experiment, _ in chosen if experiment.measure]
     if measured:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,11 @@ class Table:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @staticmethod
+    def of(rows: Collection[Mapping[str, str]]) -> Table:
+        """From one or more rows with the same titles."""
+        return Table(tuple(next(iter(rows))), tuple(tuple(row.values()) for row in rows))
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,9 @@ def _markdown(block: Block) -> str:
         return "\n".join(f"- {item}" for item in block.items)
     if isinstance(block, Picture):
         return f"![{block.text}]({block.path.name})"
-    lines = [block.columns, ["---"] * len(block.columns), *block.rows]
-    rendered = [" | ".join(cell.replace("|", r"\|") for cell in line) for line in lines]
-    rendered = [f"| {line} |" for line in rendered]
-    rendered[1] = rendered[1].replace(" ", "")
-    return "\n".join(rendered)
+    lines = [[cell.replace("|", r"\|") for cell in line] for line in (block.columns, *block.rows)]
+    titles, *rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([titles, "|---" * len(block.columns) + "|", *rows])
 
 
 STYLE = """

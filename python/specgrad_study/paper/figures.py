@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,8 +12,10 @@ from specgrad_fl import plots
 
 from specgrad_study.paper.archive import Archive
 from specgrad_study.paper.claims import LEAST_SEEDS, Interval
-from specgrad_study.paper.experiment import Part
 from specgrad_study.paper.numbers import paper_numbers
+
+if TYPE_CHECKING:
+    from specgrad_study.paper.experiment import Part
 
 FILTERED = " + FFT"
 OURS, PAPER = "tab:blue", "0.45"

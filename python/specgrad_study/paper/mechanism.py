@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specgrad_study.diagnosis.collect import FULL, Checkpoint
-from specgrad_study.paper import drift, figures
-from specgrad_study.paper.archive import Archive
+from specgrad_study.paper import drift
+from specgrad_study.paper.archive import Archive, Results
 from specgrad_study.paper.claims import Claim, above, close
-from specgrad_study.paper.contenders import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
-from specgrad_study.paper.experiment import Cell, Context, Experiment, Results, accuracies, against
+from specgrad_study.paper.drift import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
+from specgrad_study.paper.experiment import Cell, Context, Experiment, accuracies, against, grid
 from specgrad_study.paper.presets import Preset
 
 MAIN = "CIFAR-10, alpha 0.1"
@@ -23,14 +23,12 @@ REMOVED = ("disagreement", "mean gradient")
 
 
 def _cells(preset: Preset) -> list[Cell]:
-    seeds = preset.seeds_for("mechanism")
-    cells = [Cell(row, MAIN, preset.config(**each), seeds) for row, each in MECHANISM.items()]
+    cells = grid(preset, {MAIN: {}}, MECHANISM)
     for column, federation in preset.other_federations.items():
-        for row in FEW if federation.few else MECHANISM:
-            config = preset.config(**MECHANISM[row])
-            assert config is not None
-            config = config.replace(**federation.settings)
-            cells.append(Cell(row, column, config, tuple(range(federation.seeds))))
+        for cell in grid(preset, {column: {}}, MECHANISM):
+            if cell.config and (cell.row in FEW or not federation.few):
+                config = cell.config.replace(**federation.settings)
+                cells.append(Cell(cell.row, column, config, tuple(range(federation.seeds))))
     return cells
 
 
@@ -67,7 +65,7 @@ EXPERIMENT = Experiment(
     name="mechanism",
     title="What does the work?",
     reference="ours, not the paper's",
-    cells=_cells,
+    table=_cells,
     claims=(
         Claim(
             "removing the mean of each output filter improves FedAvg",
@@ -93,7 +91,6 @@ EXPERIMENT = Experiment(
             margin="1 point for nothing",
         ),
     ),
-    draws=(figures.gains,),
     reading=reading,
     measure=measure,
     baseline=against(NONE),

@@ -82,7 +82,7 @@ def test_timings_are_kept_one_data_set_after_the_other(tmp_path, monkeypatch):
 
     monkeypatch.setattr(timing, "contest", contest)
     preset = PRESETS["paper"]()
-    cells = timing._cells(preset)
+    cells = timing.TIME.cells(preset)
     context = Context(preset, tmp_path, lambda text: None, "", 1)
     with pytest.raises(KeyboardInterrupt):
         timing.measure(cells, context)
