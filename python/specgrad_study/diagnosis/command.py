@@ -89,7 +89,7 @@ def _from_run(arguments: argparse.Namespace, status: Status) -> None:
     measured = replay.along(config, rounds, out, request, source=source, say=status)
     samples = max(Partition.load(source.partition_path).sizes)
     limits = (arguments.share, arguments.rho_limit)
-    diagnosis = Diagnosis.of(source.path.name, measured, *limits, arguments.source)
+    diagnosis = Diagnosis(source.path.name, measured, *limits, arguments.source)
     _write(out, diagnosis, as_json(diagnosis, config, samples, arguments.smoothness))
 
 
@@ -105,7 +105,7 @@ def _from_files(arguments: argparse.Namespace, status: Status) -> None:
         say=status,
     )
     title = f"{len(arguments.gradients)} gradient files"
-    diagnosis = Diagnosis.of(title, [measured], arguments.share, arguments.rho_limit)
+    diagnosis = Diagnosis(title, [measured], arguments.share, arguments.rho_limit)
     _write(arguments.out or Path("diagnosis"), diagnosis, as_json(diagnosis))
 
 

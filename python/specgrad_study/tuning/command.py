@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from specgrad_fl import storage
 from specgrad_fl.config import Config, to_toml
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.methods import resolve_options
+from specgrad_fl.plots import save
 from specgrad_fl.runs import RunDirectory
 
 from specgrad_study import fleet
 from specgrad_study.compare import MEASURES, check_measure
 from specgrad_study.fleet import FleetProgress, Job
-from specgrad_study.tuning import grids
-from specgrad_study.tuning.picture import heat_map
-from specgrad_study.tuning.search import Axis, Found, Point, search
+from specgrad_study.tuning.search import Axis, Found, Point, axes_of, search
 
 VALIDATION, TEST = "validation", "test"
 # by what decides, the entry of a summary for each measure
@@ -82,14 +84,13 @@ class Trials:
                 raise RunError(f"{outcome.job.path.name} did not finish: {outcome.reason}")
         failed = {o.job.path for o in outcomes if o.status == fleet.DIVERGED}
         count = len(self.seeds)
-        groups = [jobs[start : start + count] for start in range(0, len(jobs), count)]
-        return [self._mean(group, failed) for group in groups]
-
-    def _mean(self, jobs: Sequence[Job], failed: set[Path]) -> float:
-        if any(job.path in failed for job in jobs):
-            return -math.inf
         key = KEYS[self.decide][self.measure]
-        return statistics.fmean(RunDirectory(job.path).summary()[key] for job in jobs)
+        means = []
+        for start in range(0, len(jobs), count):
+            runs = [RunDirectory(job.path) for job in jobs[start : start + count]]
+            usable = all(run.path not in failed for run in runs)
+            means.append(statistics.fmean(r.summary()[key] for r in runs) if usable else -math.inf)
+        return means
 
 
 def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
@@ -103,7 +104,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     base = _base(arguments.decide, settings)
     if arguments.jobs > 1:
         base = base.replace(workers=1)
-    axes = grids.axes_of(base.method, arguments.grid)
+    axes = axes_of(base.method, arguments.grid)
     out = arguments.out or Path("tuned") / base.method.replace(":", ".")
     trials = Trials(
         base=base,
@@ -156,7 +157,10 @@ def write(found: Found, trials: Trials, out: Path) -> str:
     )
     storage.write_text(out / "best.toml", comment + to_toml(_reused(best)))
     points = [
-        {"point": dict(zip(names, point, strict=True)), "accuracy": _finite(value)}
+        {
+            "point": dict(zip(names, point, strict=True)),
+            "accuracy": value if math.isfinite(value) else None,
+        }
         for point, value in found.scores.items()
     ]
     facts = {
@@ -179,11 +183,45 @@ def write(found: Found, trials: Trials, out: Path) -> str:
     )
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _reused(best: Config) -> dict[str, Any]:
     """Every setting that decides a result, but filter, seed, and what was held out to search."""
     kept = {"method", "lr", *best.changed()} - {"seed", "workers", "validation"}
     return {name: value for name, value in best.as_dict().items() if name in kept}
+
+
+def heat_map(path: Path, found: Found, title: str) -> None:
+    """Accuracy over the first two settings, the best over any others; the winner is framed.
+
+    What was not tried is white, what diverged is grey.
+    """
+    across = found.axes[0]
+    down = found.axes[1] if len(found.axes) > 1 else None
+    rows = down.values if down else (0.0,)
+    values = np.full((len(rows), len(across.values)), np.nan)
+    diverged = np.zeros(values.shape, dtype=bool)
+    for point, score in found.scores.items():
+        row = rows.index(point[1]) if down else 0
+        column = across.values.index(point[0])
+        if math.isfinite(score):
+            values[row, column] = np.nanmax([values[row, column], 100 * score])
+        else:
+            diverged[row, column] = True
+    diverged &= np.isnan(values)
+    size = (1.5 + 0.75 * len(across.values), 1.6 + 0.5 * len(rows))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values, aspect="auto", cmap="viridis")
+    axes.imshow(np.where(diverged, 0.5, np.nan), aspect="auto", cmap="gray", vmin=0, vmax=1)
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    for (row, column), value in np.ndenumerate(values):
+        if not math.isnan(value):
+            colour = "black" if value > middle else "white"
+            axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
+    best = (across.values.index(found.best[0]), rows.index(found.best[1]) if down else 0)
+    corner = (best[0] - 0.5, best[1] - 0.5)
+    axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="red", lw=2.5))
+    axes.set_xticks(range(len(across.values)), [f"{v:g}" for v in across.values])
+    axes.set_yticks(range(len(rows)), [f"{v:g}" for v in rows] if down else [""])
+    axes.set(xlabel=across.name, ylabel=down.name if down else "", title=title)
+    figure.colorbar(image, label="accuracy, %")
+    save(figure, path)

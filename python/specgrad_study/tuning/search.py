@@ -1,11 +1,13 @@
-"""A grid that grows until its best point is bracketed by worse ones."""
+"""The grid of each method, and how it grows until its best point is bracketed by worse ones."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from specgrad_fl.errors import ConfigError
 
 Point = tuple[float, ...]
 # scores of points, higher is better; -inf for one that cannot be used
@@ -73,10 +75,46 @@ class Axis:
         found = self._beyond(self.values[0], self.values[1])
         return found if self.low < found < value else None
 
-    def with_value(self, value: float) -> Axis:
-        """The axis with a value more."""
-        values = tuple(sorted({*self.values, value}))
-        return Axis(self.name, values, self.steps, self.low, self.high, self.whole)
+
+LR = Axis("lr", (0.01, 0.05, 0.1, 0.15), "difference")
+# for methods without parameters of their own
+FINE_LR = Axis("lr", tuple(rounded(step / 100) for step in range(1, 21)), "difference")
+
+OWN: dict[str, tuple[Axis, ...]] = {
+    "fedprox": (Axis("mu", (1e-4, 1e-3, 1e-2, 1e-1, 1.0)),),
+    "feddyn": (Axis("alpha", (1e-3, 1e-2, 3e-2, 1e-1, 3e-1)),),
+    "fedcm": (Axis("alpha", (0.03, 0.05, 0.1, 0.3, 0.5), high=1.0),),
+    "fedsam": (Axis("rho", (0.001, 0.01, 0.05, 0.1, 0.5)),),
+    "feddisco": (
+        Axis("a", (0.1, 0.3, 0.5, 0.7, 0.9), "difference"),
+        Axis("b", (0.05, 0.1, 0.2)),
+    ),
+    "fedawa": (
+        Axis("server_lr", (1e-3, 1e-2, 1e-1)),
+        Axis("server_epochs", (1.0, 10.0), high=100.0, whole=True),
+    ),
+    "fedlws": (Axis("beta", (0.01, 0.03, 0.05, 0.1, 0.3)),),
+}
+
+
+def axes_of(method: str, given: Sequence[str]) -> list[Axis]:
+    """The grid of a method; ``given`` are axes as ``name=value,value`` that replace its own.
+
+    >>> [axis.name for axis in axes_of("fedprox", ["lr=0.1,0.2"])]
+    ['lr', 'mu']
+    """
+    own = OWN.get(method, ())
+    axes = {axis.name: axis for axis in (LR if own else FINE_LR, *own)}
+    for text in given:
+        name, _, values = text.partition("=")
+        try:
+            numbers = tuple(sorted(float(part) for part in values.split(",")))
+            axes[name] = replace(axes.get(name, Axis(name, (0.1, 1.0))), values=numbers)
+        except ValueError as error:
+            raise ConfigError(
+                f"grid is {text!r}; write a setting and its values, such as lr=0.01,0.1 ({error})"
+            ) from None
+    return list(axes.values())
 
 
 @dataclass(frozen=True)
@@ -133,7 +171,8 @@ def search(axes: Sequence[Axis], objective: Objective, limit: int) -> Found:
                     open_sides.append(f"{axis.name} {side} {best[place]:g}")
                     continue
                 untried.append(point)
-                grown[place] = axis = axis.with_value(value)
+                axis = replace(axis, values=tuple(sorted({*axis.values, value})))
+                grown[place] = axis
         if not untried:
             return Found(best, tuple(grown), scores, tuple(open_sides))
         score(untried)
