@@ -78,7 +78,7 @@ def _values(part: Part, sources: _Sources) -> list[dict[str, Any]]:
         {
             "row": place[0],
             "column": place[1],
-            "paper": [number.mean, number.deviation] if (number := numbers.get(place)) else None,
+            "paper": list(vars(numbers[place]).values()) if place in numbers else None,
             "values": _rounded(dict(sorted(found.values.items()))),
             "sources": {str(seed): sources[s] for seed, s in sorted(found.sources.items())},
             "missing": list(map(str, found.missing)),
@@ -99,9 +99,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "decisive": str(verdict.decisive),
         "differences": [
             {
-                "terms": [list(term) for term in finding.contrast.terms],
-                "margin": finding.contrast.margin,
-                "least": finding.contrast.least,
+                **vars(finding.contrast),
                 "by_seed": _rounded(finding.differences),
                 "interval": _interval(finding.differences),
             }
