@@ -138,59 +138,56 @@ def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str]:
     return outcome.status, outcome.reason
 
 
-class FleetProgress:
+class _Progress:
     """Of many runs side by side: all of them in the live line, JSON for each finished run."""
 
-    def __init__(self, jobs: Sequence[Job], quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self._runs = len(jobs)
         self._done_runs = 0
         self._left = sum(job.config.rounds - len(RunDirectory(job.path).records()) for job in jobs)
-        self._played = 0
+        self.played = 0
         self._lock = threading.Lock()
         self._begun = time.perf_counter()
 
-    @property
-    def seconds_left(self) -> float:
-        """By the pace so far, all processes together."""
-        elapsed = time.perf_counter() - self._begun
-        return elapsed / max(self._played, 1) * self._left
-
     def __call__(self, job: Job, record: Record) -> None:
         with self._lock:
-            self._count(job, record)
-
-    def _count(self, job: Job, record: Record) -> None:
-        self._played += 1
-        self._left -= 1
-        ended = record["round"] == job.config.rounds
-        self._done_runs += ended
-        if self._quiet:
-            return
-        if sys.stderr.isatty():
+            self.played += 1
+            self._left -= 1
+            ended = record["round"] == job.config.rounds
+            self._done_runs += ended
+            # by the pace so far, all processes together
+            left = (time.perf_counter() - self._begun) / self.played * self._left
             accuracy = record.get("test_accuracy")
-            score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
-            rewrite(
-                sys.stderr,
-                f"[{self._done_runs}/{self._runs} runs]",
-                f"left {clock(self.seconds_left)}",
-                f"round {record['round']}/{job.config.rounds}{score}",
-                job.path.name,
-            )
-        elif ended:
-            facts = {
-                "run": job.path.name,
-                "runs_done": self._done_runs,
-                "of": self._runs,
-                "test_accuracy": record.get("test_accuracy"),
-                "seconds_left": round(self.seconds_left),
-            }
-            print(json.dumps(facts), flush=True)
+            if sys.stderr.isatty():
+                score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
+                rewrite(
+                    sys.stderr,
+                    f"[{self._done_runs}/{self._runs} runs]",
+                    f"left {clock(left)}",
+                    f"round {record['round']}/{job.config.rounds}{score}",
+                    job.path.name,
+                )
+            elif ended:
+                facts = {
+                    "run": job.path.name,
+                    "runs_done": self._done_runs,
+                    "of": self._runs,
+                    "test_accuracy": accuracy,
+                    "seconds_left": round(left),
+                }
+                print(json.dumps(facts), flush=True)
 
-    def end(self) -> None:
-        """Leave the live line."""
-        if not self._quiet and sys.stderr.isatty() and self._played:
-            sys.stderr.write("\n")
+
+def play_shown(jobs: Sequence[Job], processes: int, quiet: bool) -> list[Outcome]:
+    """As :func:`play`, saying how far the runs are, unless that is not wanted."""
+    if quiet:
+        return play(jobs, processes, lambda job, record: None)
+    progress = _Progress(missing(jobs))
+    try:
+        return play(jobs, processes, progress)
+    finally:
+        if sys.stderr.isatty() and progress.played:
+            sys.stderr.write("\n")  # leave the live line
 
 
 class Status:

@@ -14,7 +14,7 @@ from specgrad_fl.progress import clock
 
 from specgrad_study import fleet
 from specgrad_study.compare import check_measure
-from specgrad_study.fleet import FleetProgress, Job, Status
+from specgrad_study.fleet import Job, Status
 from specgrad_study.paper import registry, report, schedule
 from specgrad_study.paper.archive import Archive, Earlier
 from specgrad_study.paper.experiment import Cell, Context, Experiment, Part, Subject, tuned
@@ -45,7 +45,10 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.report_only:
         status = Status(arguments.quiet)
         context = Context(preset, folder, status, arguments.data_root, _workers(arguments))
-        refusals = _play(missing, arguments)
+        outcomes = fleet.play_shown(missing, arguments.jobs, arguments.quiet)
+        # divergence is a result, not a refusal
+        refused = [outcome for outcome in outcomes if outcome.status == fleet.REFUSED]
+        refusals = [f"{outcome.job.path.name}: {outcome.reason}" for outcome in refused]
         # what is measured once is measured by the first of several machines
         for experiment, cells in chosen if machine == 1 else ():
             if experiment.measure is not None:
@@ -116,13 +119,3 @@ def _estimate(jobs: Sequence[Job], chosen: Chosen, arguments: argparse.Namespace
     measured = [experiment.name for experiment, _ in chosen if experiment.measure]
     if measured:
         print(f"not counted: what {', '.join(measured)} measure besides")
-
-
-def _play(jobs: Sequence[Job], arguments: argparse.Namespace) -> list[str]:
-    """The runs; why some did not finish. Divergence is a result, not a refusal."""
-    progress = FleetProgress(jobs, arguments.quiet)
-    try:
-        outcomes = fleet.play(jobs, arguments.jobs, progress)
-    finally:
-        progress.end()
-    return [f"{o.job.path.name}: {o.reason}" for o in outcomes if o.status == fleet.REFUSED]

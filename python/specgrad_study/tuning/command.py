@@ -23,7 +23,7 @@ from specgrad_fl.runs import RunDirectory
 
 from specgrad_study import fleet
 from specgrad_study.compare import MEASURES, check_measure
-from specgrad_study.fleet import FleetProgress, Job
+from specgrad_study.fleet import Job
 from specgrad_study.tuning.search import Axis, Found, Point, axes_of, search
 
 VALIDATION, TEST = "validation", "test"
@@ -46,16 +46,12 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True)
 class Trials:
-    """The runs behind points of the grid."""
+    """The runs behind points of the grid, as the command line asks for them."""
 
     base: Config
     axes: Sequence[Axis]
-    seeds: tuple[int, ...]
     folder: Path
-    measure: str
-    decide: str
-    processes: int
-    quiet: bool
+    arguments: argparse.Namespace
 
     def config(self, point: Point) -> Config:
         """The base with the settings of a point."""
@@ -72,25 +68,20 @@ class Trials:
         jobs = [
             Job.of(self.config(point).replace(seed=seed), self.folder)
             for point in points
-            for seed in self.seeds
+            for seed in self.arguments.seeds
         ]
-        progress = FleetProgress(fleet.missing(jobs), self.quiet)
-        try:
-            outcomes = fleet.play(jobs, self.processes, progress)
-        finally:
-            progress.end()
+        outcomes = fleet.play_shown(jobs, self.arguments.jobs, self.arguments.quiet)
+        key = KEYS[self.arguments.decide][self.arguments.measure]
+        scores = []
         for outcome in outcomes:
             if outcome.status == fleet.REFUSED:
                 raise RunError(f"{outcome.job.path.name} did not finish: {outcome.reason}")
-        failed = {o.job.path for o in outcomes if o.status == fleet.DIVERGED}
-        count = len(self.seeds)
-        key = KEYS[self.decide][self.measure]
-        means = []
-        for start in range(0, len(jobs), count):
-            runs = [RunDirectory(job.path) for job in jobs[start : start + count]]
-            usable = all(run.path not in failed for run in runs)
-            means.append(statistics.fmean(r.summary()[key] for r in runs) if usable else -math.inf)
-        return means
+            diverged = outcome.status == fleet.DIVERGED
+            summary = {key: -math.inf} if diverged else RunDirectory(outcome.job.path).summary()
+            scores.append(summary[key])
+        seeds = len(self.arguments.seeds)
+        starts = range(0, len(scores), seeds)
+        return [statistics.fmean(scores[start : start + seeds]) for start in starts]
 
 
 def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
@@ -106,16 +97,7 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
         base = base.replace(workers=1)
     axes = axes_of(base.method, arguments.grid)
     out = arguments.out or Path("tuned") / base.method.replace(":", ".")
-    trials = Trials(
-        base=base,
-        axes=axes,
-        seeds=tuple(arguments.seeds),
-        folder=arguments.runs or out / "runs",
-        measure=arguments.measure,
-        decide=arguments.decide,
-        processes=arguments.jobs,
-        quiet=arguments.quiet,
-    )
+    trials = Trials(base, axes, arguments.runs or out / "runs", arguments)
     first = trials.config(tuple(axis.values[0] for axis in axes))
     resolve_options(first.method, first.options)
     storage.make_folder(out)
@@ -142,7 +124,7 @@ def _base(decide: str, settings: dict[str, Any]) -> Config:
 
 def write(found: Found, trials: Trials, out: Path) -> str:
     """``best.toml``, ``grid.json`` and ``grid.png``; a summary in words."""
-    best = trials.config(found.best)
+    best, asked = trials.config(found.best), trials.arguments
     score = found.scores[found.best]
     names = [axis.name for axis in found.axes]
     chosen = ", ".join(f"{n} = {v:g}" for n, v in zip(names, found.best, strict=True))
@@ -152,8 +134,8 @@ def write(found: Found, trials: Trials, out: Path) -> str:
         else f"not bracketed: the limit stopped the search at {', '.join(found.open_sides)}"
     )
     comment = (
-        f"# {chosen}: accuracy {score:.4f} over seeds {list(trials.seeds)}; {verdict}; "
-        f"{ABOUT[trials.decide]}\n"
+        f"# {chosen}: accuracy {score:.4f} over seeds {list(asked.seeds)}; {verdict}; "
+        f"{ABOUT[asked.decide]}\n"
     )
     storage.write_text(out / "best.toml", comment + to_toml(_reused(best)))
     points = [
@@ -165,10 +147,10 @@ def write(found: Found, trials: Trials, out: Path) -> str:
     ]
     facts = {
         "method": best.method,
-        "measure": trials.measure,
-        "decided_by": trials.decide,
+        "measure": asked.measure,
+        "decided_by": asked.decide,
         "validation": trials.base.validation,
-        "seeds": list(trials.seeds),
+        "seeds": list(asked.seeds),
         "best": dict(zip(names, found.best, strict=True)),
         "bracketed": found.bracketed,
         "open_sides": list(found.open_sides),
@@ -178,7 +160,7 @@ def write(found: Found, trials: Trials, out: Path) -> str:
     heat_map(out / "grid.png", found, best.method)
     return (
         f"{best.method}: {chosen}, accuracy {score:.2%} ({len(points)} points, {verdict}; "
-        f"{ABOUT[trials.decide]})\n"
+        f"{ABOUT[asked.decide]})\n"
         f"{out / 'best.toml'}"
     )
 

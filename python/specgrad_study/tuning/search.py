@@ -29,7 +29,7 @@ class Axis:
 
     steps: how the axis goes on beyond its ends: ``ratio`` multiplies as between the last two
         values, ``difference`` adds, and halves where that would not stay positive
-    low, high: values that are never passed
+    high: a value that is never passed, as 0 is on the other side
     whole: whether values are whole numbers
 
     >>> axis = Axis("lr", (0.01, 0.05, 0.1, 0.15), "difference")
@@ -40,7 +40,6 @@ class Axis:
     name: str
     values: tuple[float, ...]
     steps: str = "ratio"
-    low: float = 0.0
     high: float = math.inf
     whole: bool = False
 
@@ -55,7 +54,7 @@ class Axis:
             value = edge * (edge / inner)
         else:
             value = edge + (edge - inner)
-            if edge < inner and value <= self.low:
+            if edge < inner and value <= 0:
                 value = edge / 2
         return float(round(value)) if self.whole else rounded(value)
 
@@ -73,7 +72,7 @@ class Axis:
         if earlier:
             return earlier[-1]
         found = self._beyond(self.values[0], self.values[1])
-        return found if self.low < found < value else None
+        return found if 0 < found < value else None
 
 
 LR = Axis("lr", (0.01, 0.05, 0.1, 0.15), "difference")
