@@ -24,13 +24,10 @@ Summary = dict[str, Any]
 WatcherOf = Callable[[str], Watcher]
 # values by setting
 Vary = Mapping[str, Sequence[Any]]
-NOTHING: Vary = {}
 # stands for the value of a setting that has no effect
 IDLE = "-"
 EACH_CLIENT = "client_accuracies"
 REPORT = ("compare.json", "compare.csv", "compare.png", "compare-clients.png")
-
-
 # what runs are compared by: its key in a summary, and what it is
 MEASURES = {
     "last10": ("mean_last_10", "mean accuracy of the last ten rounds"),
@@ -61,11 +58,7 @@ class Group:
 
 
 def plan(
-    base: Config,
-    names: Sequence[str],
-    filters: Sequence[str],
-    seeds: Sequence[int],
-    vary: Vary = NOTHING,
+    base: Config, names: Sequence[str], filters: Sequence[str], seeds: Sequence[int], vary: Vary
 ) -> list[Config]:
     """The configurations, in the order in which they are run: all of one seed together.
 
@@ -100,9 +93,7 @@ def spread(values: Sequence[float], form: str = "{:.1f}") -> str:
     ('81.0 +- 1.4', '80.0')
     """
     mean = form.format(statistics.fmean(values))
-    if len(values) == 1:
-        return mean
-    return f"{mean} +- {form.format(statistics.stdev(values))}"
+    return mean if len(values) == 1 else f"{mean} +- {form.format(statistics.stdev(values))}"
 
 
 def _rounds_to_target(summaries: list[Summary]) -> str:
@@ -160,7 +151,7 @@ def check_folder(folder: Path) -> None:
 
 
 def compare(
-    configs: Sequence[Config], folder: Path, watch: WatcherOf, vary: Vary = NOTHING
+    configs: Sequence[Config], folder: Path, watch: WatcherOf, vary: Vary
 ) -> tuple[list[Path], list[dict[str, str]]]:
     """Play what is missing; the paths of the pictures, and the rows of the table."""
     check_folder(folder)

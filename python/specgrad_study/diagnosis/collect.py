@@ -144,8 +144,8 @@ def diagnosed_spec(config: Config, model: nn.Module) -> tuple[list[str], FilterS
 
     A run without a filter is diagnosed for the one it could have.
     """
-    kind = config.filter if config.filter != "none" else "fft"
-    plan = filters.filter_plan(model, config.replace(filter=kind))
+    filtered = config if config.filter != "none" else config.replace(filter="fft")
+    plan = filters.filter_plan(model, filtered)
     assert plan is not None
     return plan.names, FilterSpec("fft", plan.spec.ratio, order=plan.spec.order)
 
@@ -276,37 +276,31 @@ class Collector:
             if self.request.batch:
                 self._draw_batch(each, generator(self.config.seed, "one batch", round_number, each))
                 self._add(meters[BATCH], size, each, round_number)
-        measured = Checkpoint(
+        return Checkpoint(
             round=round_number,
             clients=list(clients),
             loss=losses / sum(sizes),
             snapshot=meters[FULL][0].result(),
             noise=diagnostics.combined_noise(sizes, sigmas) if sigmas else None,
-        )
-        return self._told(measured, meters)
-
-    def _told(
-        self, measured: Checkpoint, meters: Mapping[str, tuple[Disagreement, Effects]]
-    ) -> Checkpoint:
-        others = {k: meter.result() for k, (meter, _) in meters.items() if k != FULL}
-        effects = {k: each.result() for k, (_, each) in meters.items() if self.plans}
-        return replace(
-            measured,
-            others={**measured.others, **others},
-            effects={**measured.effects, **effects},
+            others={name: each.result() for name, (each, _) in meters.items() if name != FULL},
+            effects={name: each.result() for name, (_, each) in meters.items() if self.plans},
         )
 
     def with_updates(
         self, measured: Checkpoint, start: Tensor, results: Sequence[Tensor], lr: float
     ) -> Checkpoint:
         """The checkpoint with local updates as a source: ``results`` of its clients in order."""
-        meters = {UPDATE: self._meters()}
+        meters = self._meters()
         for client, result in zip(measured.clients, results, strict=True):
             size = len(self.partition[client])
             steps = self.config.epochs * math.ceil(size / self.config.batch_size)
             self.flat.grads.copy_((start - result) / (lr * steps))
-            self._add(meters[UPDATE], size, client, measured.round)
-        return self._told(measured, meters)
+            self._add(meters, size, client, measured.round)
+        return replace(
+            measured,
+            others=measured.others | {UPDATE: meters[0].result()},
+            effects=measured.effects | ({UPDATE: meters[1].result()} if self.plans else {}),
+        )
 
 
 def plain(config: Config) -> Config:

@@ -54,11 +54,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_source(arguments: argparse.Namespace) -> None:
     """Refuse a flag that means nothing for what is diagnosed."""
-    of_runs, of_files = (
-        ["rounds", "local", "smoothness", "data_root", "source"],
-        ["weights", "select"],
-    )
-    other, flags = ("a run", of_runs) if arguments.gradients else ("gradient files", of_files)
+    if arguments.gradients:
+        other, flags = "a run", ["rounds", "local", "smoothness", "data_root", "source"]
+    else:
+        other, flags = "gradient files", ["weights", "select"]
     for name in flags:
         if getattr(arguments, name) not in (None, [], "", False, FULL):
             raise ConfigError(f"--{name.replace('_', '-')} is about {other}; leave it out")

@@ -132,7 +132,6 @@ class Earlier:
 
     path: Path
     preset: str
-    measure: str
     runs: dict[str, Finished]
     values: dict[str, Results]
 
@@ -181,7 +180,7 @@ class Earlier:
             }
             for experiment, held in stored["experiments"].items()
         }
-        return Earlier(path, str(stored["preset"]), str(stored["measure"]), runs, values)
+        return Earlier(path, str(stored["preset"]), runs, values)
 
 
 @dataclass(frozen=True)

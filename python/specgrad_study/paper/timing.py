@@ -86,11 +86,7 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
             if all(config.digest in found for config in configs):
                 continue
             found |= contest(configs, context.preset.timed_rounds)
-            facts = {
-                "environment": machine.report(),
-                "load": os.getloadavg(),
-                "contenders": found,
-            }
+            facts = {"environment": machine.report(), "load": os.getloadavg(), "contenders": found}
             storage.make_folder(context.folder)
             storage.write_text(context.folder / STORED, json.dumps(facts, indent=1) + "\n")
 

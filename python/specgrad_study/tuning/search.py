@@ -84,10 +84,7 @@ OWN: dict[str, tuple[Axis, ...]] = {
     "feddyn": (Axis("alpha", (1e-3, 1e-2, 3e-2, 1e-1, 3e-1)),),
     "fedcm": (Axis("alpha", (0.03, 0.05, 0.1, 0.3, 0.5), high=1.0),),
     "fedsam": (Axis("rho", (0.001, 0.01, 0.05, 0.1, 0.5)),),
-    "feddisco": (
-        Axis("a", (0.1, 0.3, 0.5, 0.7, 0.9), "difference"),
-        Axis("b", (0.05, 0.1, 0.2)),
-    ),
+    "feddisco": (Axis("a", (0.1, 0.3, 0.5, 0.7, 0.9), "difference"), Axis("b", (0.05, 0.1, 0.2))),
     "fedawa": (
         Axis("server_lr", (1e-3, 1e-2, 1e-1)),
         Axis("server_epochs", (1.0, 10.0), high=100.0, whole=True),
