@@ -94,11 +94,6 @@ def missing(jobs: Sequence[Job]) -> list[Job]:
     return [job for job in jobs if stored_outcome(job) is None]
 
 
-def unique(jobs: Sequence[Job]) -> list[Job]:
-    """Each run once, in the order of its first appearance."""
-    return list({job.path: job for job in jobs}.values())
-
-
 def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
     """All jobs, in ``processes`` processes; outcomes in the order of the jobs."""
     if processes <= 1:

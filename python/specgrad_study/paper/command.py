@@ -30,7 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
     folder = arguments.runs or Path("runs") / preset.name
     chosen = _chosen(arguments, preset)
     every = [cell for experiment, cells in chosen for cell in cells if experiment.trained(cell)]
-    jobs = schedule.jobs_of(every, folder, arguments.data_root, _workers(arguments))
+    # side by side, each run has one process
+    workers = arguments.workers or (1 if arguments.jobs > 1 else 0)
+    jobs = schedule.jobs_of(every, folder, arguments.data_root, workers)
     machine, machines = schedule.parse_shard(arguments.shard)
     archive = Archive(folder, tuple(Earlier.read(path) for path in arguments.with_results))
     missing = [
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     refusals: list[str] = []
     if not arguments.report_only:
         status = Status(arguments.quiet)
-        context = Context(preset, folder, status, arguments.data_root, _workers(arguments))
+        context = Context(preset, folder, status, arguments.data_root, workers)
         outcomes = fleet.play_shown(missing, arguments.jobs, arguments.quiet)
         # divergence is a result, not a refusal
         refused = [outcome for outcome in outcomes if outcome.status == fleet.REFUSED]
@@ -79,21 +81,13 @@ def _preset(arguments: argparse.Namespace) -> Preset:
 def _chosen(arguments: argparse.Namespace, preset: Preset) -> Chosen:
     """The experiments with their cells, tuned and with the seeds asked for."""
     files = [Config(**read_toml(path)) for path in arguments.tuned]
-    return [
-        (
-            experiment,
-            [
-                replace(cell, seeds=tuple(arguments.seeds)) if arguments.seeds else cell
-                for cell in tuned(experiment.cells(preset), files)
-            ],
-        )
-        for experiment in registry.find(arguments.names)
-    ]
-
-
-def _workers(arguments: argparse.Namespace) -> int:
-    """Side by side, each run has one process."""
-    return arguments.workers or (1 if arguments.jobs > 1 else 0)
+    chosen = []
+    for experiment in registry.find(arguments.names):
+        cells = tuned(experiment.cells(preset), files)
+        if arguments.seeds:
+            cells = [replace(cell, seeds=tuple(arguments.seeds)) for cell in cells]
+        chosen.append((experiment, cells))
+    return chosen
 
 
 def _again(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -114,8 +108,8 @@ def _estimate(jobs: Sequence[Job], chosen: Chosen, arguments: argparse.Namespace
         f"{len(jobs)} runs are missing: about {clock(total)} one client after the other, "
         f"{clock(total / min(processes, cores))} in {processes} processes"
     )
-    for job, reason in refused.items():
-        print(f"cannot run {job.path.name}: {reason}")
+    for name, reason in refused.items():
+        print(f"cannot run {name}: {reason}")
     measured = [experiment.name for experiment, _ in chosen if experiment.measure]
     if measured:
         print(f"not counted: what {', '.join(measured)} measure besides")

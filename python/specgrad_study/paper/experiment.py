@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,29 +37,21 @@ class Cell:
     def place(self) -> Place:
         return self.row, self.column
 
-    def configs(self) -> list[Config]:
-        """One configuration for each seed."""
+    def configs(self, more: Iterable[int] = ()) -> list[Config]:
+        """One configuration for each seed, and for ``more`` of them."""
         if self.config is None:
             return []
-        return [self.config.replace(seed=seed) for seed in self.seeds]
+        return [self.config.replace(seed=seed) for seed in dict.fromkeys((*self.seeds, *more))]
 
     def finished(self, archive: Archive) -> dict[int, Finished]:
         """The finished runs by seed, also of seeds that nobody asked for."""
-        if self.config is None:
-            return {}
-        seeds = sorted({*self.seeds, *KNOWN_SEEDS})
-        runs = {seed: archive.finished(self.config.replace(seed=seed)) for seed in seeds}
-        return {seed: run for seed, run in runs.items() if run is not None}
+        configs = sorted(self.configs(KNOWN_SEEDS), key=lambda config: config.seed)
+        return {config.seed: run for config in configs if (run := archive.finished(config))}
 
     def missing(self, archive: Archive) -> tuple[Missing, ...]:
         """The seeds that were asked for and have no result, and how far they are."""
-        return self.lacking(
-            {
-                config.seed: archive.progress(config)
-                for config in self.configs()
-                if archive.finished(config) is None
-            }
-        )
+        unfinished = [config for config in self.configs() if archive.finished(config) is None]
+        return self.lacking({config.seed: archive.progress(config) for config in unfinished})
 
     def lacking(self, why: Mapping[int, str]) -> tuple[Missing, ...]:
         """The reasons of seeds, where the preset asks for the cell at all."""

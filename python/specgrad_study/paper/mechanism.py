@@ -14,7 +14,7 @@ from specgrad_study.paper import drift
 from specgrad_study.paper.archive import Archive, Results
 from specgrad_study.paper.claims import Claim, above, close
 from specgrad_study.paper.drift import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
-from specgrad_study.paper.experiment import Cell, Context, Experiment, accuracies, against, grid
+from specgrad_study.paper.experiment import Cell, Experiment, accuracies, against, grid
 from specgrad_study.paper.presets import Preset
 
 MAIN = "CIFAR-10, alpha 0.1"
@@ -35,11 +35,6 @@ def _cells(preset: Preset) -> list[Cell]:
 def _diagnosed(cells: Sequence[Cell]) -> Cell:
     """The run along which the effect of all contenders is measured: FedAvg's."""
     return next(cell for cell in cells if cell.place == (NONE, MAIN))
-
-
-def measure(cells: Sequence[Cell], context: Context) -> None:
-    """Diagnose FedAvg, with the request of the other experiments on drift."""
-    drift.measure([_diagnosed(cells)], context)
 
 
 def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
@@ -92,7 +87,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     reading=reading,
-    measure=measure,
+    measure=lambda cells, context: drift.measure([_diagnosed(cells)], context),
     baseline=against(NONE),
     ours=True,
     note=(

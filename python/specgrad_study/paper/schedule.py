@@ -20,9 +20,8 @@ from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import RunError
 from specgrad_fl.partition import Partition
-from specgrad_fl.runs import RunDirectory
+from specgrad_fl.runs import RunDirectory, run_name
 
-from specgrad_study import fleet
 from specgrad_study.fleet import Job
 from specgrad_study.paper.experiment import Cell
 
@@ -56,7 +55,7 @@ def jobs_of(
         for place, config in enumerate(cell.configs())
     ]
     ordered = sorted(configs, key=lambda entry: entry[0])
-    return fleet.unique([Job.of(config, folder) for _, config in ordered])
+    return list({run_name(config): Job.of(config, folder) for _, config in ordered}.values())
 
 
 def shard(jobs: Sequence[Job], part: int, parts: int) -> list[Job]:
@@ -113,8 +112,8 @@ def _rest(config: Config, pace: Pace, rounds_done: int) -> float:
     return len(rest) * each * pace.step + scored * pace.score
 
 
-def estimate(jobs: Sequence[Job]) -> tuple[float, dict[Job, str]]:
-    """Seconds of all runs one after the other, and why some cannot begin."""
+def estimate(jobs: Sequence[Job]) -> tuple[float, dict[str, str]]:
+    """Seconds of all runs one after the other, and by name why some cannot begin."""
     paces: dict[str, Pace | str] = {}
     total, refused = 0.0, {}
     for job in jobs:
@@ -126,7 +125,7 @@ def estimate(jobs: Sequence[Job]) -> tuple[float, dict[Job, str]]:
                 paces[kind] = str(error)
         pace = paces[kind]
         if isinstance(pace, str):
-            refused[job] = pace
+            refused[job.path.name] = pace
         else:
             total += _rest(job.config, pace, len(RunDirectory(job.path).records()))
     return total, refused

@@ -142,39 +142,26 @@ def search(axes: Sequence[Axis], objective: Objective, limit: int) -> Found:
     """  # noqa: E501
     grown = list(axes)
     scores: dict[Point, float] = {}
-
-    def score(points: Sequence[Point]) -> None:
-        scores.update(zip(points, objective(points), strict=True))
-
-    score(list(itertools.product(*(axis.values for axis in axes))))
-    while True:
+    untried: list[Point] = list(itertools.product(*(axis.values for axis in axes)))
+    while untried:
+        scores.update(zip(untried, objective(untried), strict=True))
         best = max(scores, key=lambda point: scores[point])
+        untried, open_sides = [], []
         if scores[best] == -math.inf:
-            return Found(best, tuple(grown), scores, tuple(axis.name for axis in axes))
-        untried: list[Point] = []
-        open_sides: list[str] = []
+            open_sides = [axis.name for axis in axes]
+            break
         for place, axis in enumerate(grown):
-            for side, value in (
-                ("below", axis.previous(best[place])),
-                ("above", axis.next(best[place])),
+            first, last = axes[place].values[0], axes[place].values[-1]
+            for side, value, added in (
+                ("below", axis.previous(best[place]), sum(v < first for v in axis.values)),
+                ("above", axis.next(best[place]), sum(v > last for v in axis.values)),
             ):
-                if value is None:
+                if value is None or (*best[:place], value, *best[place + 1 :]) in scores:
                     continue
-                point = (*best[:place], value, *best[place + 1 :])
-                if point in scores:
-                    continue
-                if _added(axes[place], axis, side) >= limit and value not in axis.values:
+                known = grown[place].values
+                if added >= limit and value not in known:
                     open_sides.append(f"{axis.name} {side} {best[place]:g}")
-                    continue
-                untried.append(point)
-                axis = replace(axis, values=tuple(sorted({*axis.values, value})))
-                grown[place] = axis
-        if not untried:
-            return Found(best, tuple(grown), scores, tuple(open_sides))
-        score(untried)
-
-
-def _added(first: Axis, grown: Axis, side: str) -> int:
-    if side == "below":
-        return sum(value < first.values[0] for value in grown.values)
-    return sum(value > first.values[-1] for value in grown.values)
+                else:
+                    untried.append((*best[:place], value, *best[place + 1 :]))
+                    grown[place] = replace(axis, values=tuple(sorted({*known, value})))
+    return Found(best, tuple(grown), scores, tuple(open_sides))
