@@ -15,7 +15,7 @@ from specgrad_fl.runs import RunDirectory
 from specgrad_kernels import FilterSpec
 from specgrad_kernels.spec import METHODS
 from specgrad_study.diagnosis import files, replay
-from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, changed
+from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, Request, changed
 from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text
 from specgrad_study.fleet import Status
 
@@ -42,12 +42,18 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--smoothness is {arguments.smoothness}; it must be positive")
     if arguments.noise_batches < 0:
         raise ConfigError(f"--noise-batches is {arguments.noise_batches}; the least is 0")
+    given = {"ratio": arguments.ratio, "order": arguments.order}
+    request = Request(
+        changes={name: value for name, value in given.items() if value is not None},
+        after=tried(arguments.filters, arguments.orders),
+        noise_batches=arguments.noise_batches,
+        local=arguments.local or arguments.source == UPDATE,
+        batch=arguments.local or arguments.source != FULL,
+    )
     status = Status(arguments.quiet)
     try:
-        if arguments.gradients:
-            _from_files(arguments, status)
-        else:
-            _from_run(arguments, status)
+        diagnose = _from_files if arguments.gradients else _from_run
+        diagnose(arguments, request, status)
     finally:
         status.done()
 
@@ -63,13 +69,7 @@ def _check_source(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} is about {other}; leave it out")
 
 
-def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the command line changes in the diagnosed filter."""
-    given = {"ratio": arguments.ratio, "order": arguments.order}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _from_run(arguments: argparse.Namespace, status: Status) -> None:
+def _from_run(arguments: argparse.Namespace, request: Request, status: Status) -> None:
     source = RunDirectory(arguments.run)
     config = source.config()
     if arguments.data_root:
@@ -78,13 +78,6 @@ def _from_run(arguments: argparse.Namespace, status: Status) -> None:
         raise RunError(f"{source.path} has no partition.npz yet; resume the run first")
     out = arguments.out or source.path / "diagnosis"
     rounds = arguments.rounds or [source.load_rounds()]
-    request = replay.Request(
-        changes=_changes(arguments),
-        after=tried(arguments.filters, arguments.orders),
-        noise_batches=arguments.noise_batches,
-        local=arguments.local or arguments.source == UPDATE,
-        batch=arguments.local or arguments.source != FULL,
-    )
     measured = replay.along(config, rounds, out, request, source=source, say=status)
     samples = max(Partition.load(source.partition_path).sizes)
     limits = (arguments.share, arguments.rho_limit)
@@ -92,15 +85,14 @@ def _from_run(arguments: argparse.Namespace, status: Status) -> None:
     _write(out, diagnosis, as_json(diagnosis, config, samples, arguments.smoothness))
 
 
-def _from_files(arguments: argparse.Namespace, status: Status) -> None:
-    spec = changed(FilterSpec(), _changes(arguments))
-    after = tried(arguments.filters, arguments.orders)
+def _from_files(arguments: argparse.Namespace, request: Request, status: Status) -> None:
+    spec = changed(FilterSpec(), request.changes)
     measured = files.from_files(
         arguments.gradients,
         arguments.weights,
         select=arguments.select,
         spec=spec,
-        after={label: changed(spec, each) for label, each in after.items()},
+        after={label: changed(spec, each) for label, each in request.after.items()},
         say=status,
     )
     title = f"{len(arguments.gradients)} gradient files"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,9 +75,9 @@ class Table(Block):
         )
 
     @staticmethod
-    def of(rows: Collection[Mapping[str, str]]) -> Table:
-        """From one or more rows with the same titles."""
-        return Table(list(next(iter(rows))), [list(row.values()) for row in rows])
+    def of(rows: Sequence[Mapping[str, str]], titles: Sequence[str]) -> Table:
+        """Of rows by title, those titles."""
+        return Table(titles, [[row[title] for title in titles] for row in rows])
 
 
 def markdown(blocks: Sequence[Block]) -> str:

@@ -88,28 +88,36 @@ def _has_own_result(part: Part, shared: Collection[str]) -> bool:
 
 def _summary(parts: Sequence[Part]) -> list[Block]:
     blocks: list[Block] = [Heading(2, "Claims"), Paragraph(claims.RULE)]
-    for ours, who in ((False, "The paper's claims"), (True, "Claims of ours")):
+    for who, hidden in (("The paper's claims", ""), ("Claims of ours", "said in")):
         chosen = [
             (part.experiment.name, verdict)
             for part in parts
             for verdict in part.verdicts
-            if (verdict.claim.said == "") == ours
+            if bool(verdict.claim.said) != bool(hidden)
         ]
-        rows = [
-            {
-                "experiment": name,
-                "claim": verdict.claim.text,
-                **({} if ours else {"said in": verdict.claim.said}),
-                "where": verdict.column,
-                "verdict": verdict.text,
-                "seeds": str(verdict.seeds),
-            }
-            for name, verdict in chosen
-        ]
-        if rows:
+        if chosen:
             told = _counted([verdict for _, verdict in chosen])
-            blocks += [Paragraph(f"{who}: {told}"), Table.of(rows)]
+            rows = [{"experiment": name, **_row(v)} for name, v in chosen]
+            titles = [t for t in ("experiment", *SHORT) if t != hidden]
+            blocks += [Paragraph(f"{who}: {told}"), Table.of(rows, titles)]
     return blocks
+
+
+SHORT = ("claim", "said in", "where", "verdict", "seeds")
+LONG = ("claim", "where", "verdict", "seeds", "decisive difference", "margin")
+
+
+def _row(verdict: Verdict) -> dict[str, str]:
+    """What tables can tell of a verdict."""
+    return {
+        "claim": verdict.claim.text,
+        "said in": verdict.claim.said,
+        "where": verdict.column,
+        "verdict": verdict.text,
+        "seeds": str(verdict.seeds),
+        "decisive difference": str(verdict.decisive),
+        "margin": verdict.claim.margin or "none",
+    }
 
 
 def _counted(found: Sequence[Verdict]) -> str:
@@ -135,20 +143,9 @@ def _section(part: Part, subject: Subject, out: Path) -> list[Block]:
     blocks += [_table(part, column) for column in part.measured_columns]
     for draw in experiment.draws:
         blocks += [Picture(path, experiment.title) for path in draw(part, subject.archive, out)]
-    known = [verdict for verdict in part.verdicts if verdict.word != claims.MISSING]
+    known = [_row(v) for v in part.verdicts if v.word != claims.MISSING]
     if known:
-        rows = [
-            {
-                "claim": verdict.claim.text,
-                "where": verdict.column,
-                "verdict": verdict.text,
-                "seeds": str(verdict.seeds),
-                "decisive difference": str(verdict.decisive),
-                "margin": verdict.claim.margin or "none",
-            }
-            for verdict in known
-        ]
-        blocks.append(Table.of(rows))
+        blocks.append(Table.of(known, LONG))
     missing = _missing(part)
     if missing:
         blocks += [Paragraph("Not run:"), Bullets(tuple(missing))]
@@ -179,7 +176,7 @@ def _table(part: Part, column: str) -> Table:
             own = part.apart(row, column)
             line["gain [95 %] (seeds)"] = str(Interval.of(own)) if own else ""
         lines.append(line)
-    return Table.of(lines)
+    return Table.of(lines, list(lines[0]))
 
 
 def _missing(part: Part) -> list[str]:
