@@ -11,17 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from specgrad_fl import flags
 from specgrad_fl.config import FIELDS, Config, nearest
 from specgrad_fl.errors import ConfigError
-from specgrad_fl.flags import (
-    Commands,
-    add_settings,
-    parse_option,
-    print_table,
-    settings_of,
-    warn_of_idle,
-    watcher_of,
-)
+from specgrad_fl.flags import Commands, add_settings, settings_of
 
 COMPARE = """Run every combination of methods, filters and seeds that has not been run yet, then
 print a table and draw the curves. Interrupted? The same command goes on where it stopped.
@@ -239,11 +232,11 @@ def _compare(arguments: argparse.Namespace) -> None:
     vary = dict(map(_varied, arguments.vary))
     base = Config(**settings)
     strongest = next((name for name in arguments.filters if name != "none"), "none")
-    warn_of_idle(base.replace(filter=strongest), {**settings, **vary})
+    flags.warn_of_idle(base.replace(filter=strongest), {**settings, **vary})
     configs = plan(base, methods, arguments.filters, arguments.seeds, vary)
-    watch = functools.partial(watcher_of, arguments)
+    watch = functools.partial(flags.watcher_of, arguments)
     pictures, rows = compare(configs, arguments.out, watch, vary)
-    print_table(rows)
+    flags.print_table(rows)
     print(f"pictures: {', '.join(map(str, pictures))}")
 
 
@@ -259,7 +252,7 @@ def _varied(text: str) -> tuple[str, list[Any]]:
         raise ConfigError(f"--vary names the setting {name!r}; {nearest(name)}")
     if name in ("method", "filter", "seed") or isinstance(getattr(Config(), name), dict):
         raise ConfigError(f"--vary cannot change {name}; it has a flag of its own")
-    found = [parse_option(f"{name}={word}")[1] for word in words(values)]
+    found = [flags.parse_option(f"{name}={word}")[1] for word in words(values)]
     if not found:
         raise ConfigError(f"--vary is {text!r}; write a setting and its values, as ratio=0.01,0.05")
     for value in found:

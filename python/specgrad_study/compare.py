@@ -20,8 +20,6 @@ from specgrad_fl.runs import RunDirectory
 from specgrad_study import fleet
 from specgrad_study.fleet import Job
 
-Summary = dict[str, Any]
-WatcherOf = Callable[[str], Watcher]
 # values by setting
 Vary = Mapping[str, Sequence[Any]]
 # stands for the value of a setting that has no effect
@@ -68,22 +66,14 @@ def plan(
     if not (names and filters and seeds):
         raise RunError("there is nothing to compare; give at least one method, filter and seed")
     own = {name: methods.own_options(name, base.options, names) for name in names}
-    found = [
-        _without_idle(
-            base.replace(method=name, filter=kind, seed=seed, options=own[name]),
-            dict(zip(vary, values, strict=True)),
-        )
-        for seed in seeds
-        for name in names
-        for kind in filters
-        for values in itertools.product(*vary.values())
-    ]
-    return list({config.digest: config for config in found}.values())
-
-
-def _without_idle(config: Config, changes: Mapping[str, Any]) -> Config:
-    idle = config.replace(**changes).without_effect(changes)
-    return config.replace(**{name: v for name, v in changes.items() if name not in idle})
+    found: dict[str, Config] = {}
+    for seed, name, kind, *values in itertools.product(seeds, names, filters, *vary.values()):
+        config = base.replace(method=name, filter=kind, seed=seed, options=own[name])
+        changes = dict(zip(vary, values, strict=True))
+        idle = config.replace(**changes).without_effect(changes)
+        config = config.replace(**{name: v for name, v in changes.items() if name not in idle})
+        found[config.digest] = config
+    return list(found.values())
 
 
 def spread(values: Sequence[float], form: str = "{:.1f}") -> str:
@@ -96,7 +86,7 @@ def spread(values: Sequence[float], form: str = "{:.1f}") -> str:
     return mean if len(values) == 1 else f"{mean} +- {form.format(statistics.stdev(values))}"
 
 
-def _rounds_to_target(summaries: list[Summary]) -> str:
+def _rounds_to_target(summaries: list[dict[str, Any]]) -> str:
     if not summaries[0]["target"]:
         return "-"
     reached = [s["rounds_to_target"] for s in summaries if s["rounds_to_target"] is not None]
@@ -151,7 +141,7 @@ def check_folder(folder: Path) -> None:
 
 
 def compare(
-    configs: Sequence[Config], folder: Path, watch: WatcherOf, vary: Vary
+    configs: Sequence[Config], folder: Path, watch: Callable[[str], Watcher], vary: Vary
 ) -> tuple[list[Path], list[dict[str, str]]]:
     """Play what is missing; the paths of the pictures, and the rows of the table."""
     check_folder(folder)

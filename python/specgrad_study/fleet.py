@@ -6,7 +6,6 @@ the same run.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
@@ -96,8 +95,12 @@ def missing(jobs: Sequence[Job]) -> list[Job]:
 
 def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
     """All jobs, in ``processes`` processes; outcomes in the order of the jobs."""
+
+    def watch(job: Job) -> Watcher:
+        return lambda record, _: heard(job, record)
+
     if processes <= 1:
-        return [play_one(job, functools.partial(_forward, job, heard)) for job in jobs]
+        return [play_one(job, watch(job)) for job in jobs]
     pool = Pool("specgrad_study.fleet", min(processes, len(jobs)), threads=1)
     orders = [{"config": job.config.as_dict(), "path": str(job.path)} for job in jobs]
     outcomes: dict[int, Outcome] = {}
@@ -120,10 +123,6 @@ def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
     finally:
         pool.close()
     return [outcomes[index] for index in range(len(jobs))]
-
-
-def _forward(job: Job, heard: Listener, record: Record, config: Config) -> None:
-    heard(job, record)
 
 
 def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str]:

@@ -139,7 +139,7 @@ class Earlier:
     def read(path: Path) -> Earlier:
         """From ``results.json``."""
         try:
-            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+            stored = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise RunError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
@@ -150,7 +150,7 @@ class Earlier:
                 "`specgrad-fl reproduce` wrote"
             )
         try:
-            return Earlier._parse(Path(path), stored)
+            return Earlier._parse(path, stored)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise RunError(f"{path} is damaged ({error!r}); restore it") from error
 

@@ -6,6 +6,8 @@ found is stored beside the runs. A value is the mean over the rounds of one run,
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -139,20 +141,17 @@ def bias_reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Resul
     """The paper's quantities, and what filters leave, for each source of the gradient."""
     results: Results = {}
     known = {cell.row: found(cell, archive) for cell in cells}
-    rounds = rounds_of(*known.values())
+    of = functools.partial(measured, rounds=rounds_of(*known.values()))
     skewed = next(cell for cell in cells if cell.row == SKEWED)
     for source, column in COLUMNS.items():
         for cell in cells:
-            for label, count in BANDS.items():
-                results[f"{cell.row}: {label}, %", column] = measured(
-                    cell, known[cell.row], _first_bands, source, count, rounds=rounds
-                )
+            for label, count in (("first band", 1), ("first two bands", 2)):
+                share = of(cell, known[cell.row], _first_bands, source, count)
+                results[f"{cell.row}: {label}, %", column] = share
         results |= _growth(skewed, known, source, column)
-        for label in TRIED:
-            for what in ("disagreement", "mean gradient"):
-                results[f"{SKEWED}: {what} left by {label}, %", column] = measured(
-                    skewed, known[SKEWED], left, source, label, what, rounds=rounds
-                )
+        for label, what in itertools.product(TRIED, ("disagreement", "mean gradient")):
+            share = of(skewed, known[SKEWED], left, source, label, what)
+            results[f"{SKEWED}: {what} left by {label}, %", column] = share
     return results
 
 
@@ -160,9 +159,6 @@ def _first_bands(checkpoints: Sequence[Checkpoint], source: str, count: int) -> 
     """Percent of the energy that lies in the first bands."""
     bands = bands_of(checkpoints, source)
     return 100 * sum(bands[:count]) / sum(bands) if bands else None
-
-
-BANDS = {"first band": 1, "first two bands": 2}
 
 
 GROWTH: Mapping[str, Callable[[list[float], list[float]], float]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,6 @@ def against(base: str) -> Callable[[str], str | None]:
     return baseline
 
 
-against_fedavg = against("FedAvg")
-
-
 def accuracies(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     """Test accuracy in percent of every cell."""
     key = MEASURES[measure][0]
@@ -158,7 +155,7 @@ class Experiment:
     reading: Reading = accuracies
     measure: Callable[[Sequence[Cell], Context], None] | None = None
     trained: Callable[[Cell], bool] = lambda cell: True
-    baseline: Callable[[str], str | None] = against_fedavg
+    baseline: Callable[[str], str | None] = field(default=against("FedAvg"))
     unit: str = "points of test accuracy"
     note: str = ""
     remark: Callable[[Results, Archive], str] = lambda results, archive: ""
