@@ -16,7 +16,7 @@ from specgrad_kernels import FilterSpec
 from specgrad_kernels.spec import METHODS
 from specgrad_study.diagnosis import files, replay
 from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, Request, changed
-from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text
+from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text, theory
 from specgrad_study.fleet import Status
 
 
@@ -82,7 +82,7 @@ def _from_run(arguments: argparse.Namespace, request: Request, status: Status) -
     samples = max(Partition.load(source.partition_path).sizes)
     limits = (arguments.share, arguments.rho_limit)
     diagnosis = Diagnosis(source.path.name, measured, *limits, arguments.source)
-    _write(out, diagnosis, as_json(diagnosis, config, samples, arguments.smoothness))
+    _write(out, diagnosis, theory(measured, config, samples, arguments.smoothness))
 
 
 def _from_files(arguments: argparse.Namespace, request: Request, status: Status) -> None:
@@ -97,13 +97,14 @@ def _from_files(arguments: argparse.Namespace, request: Request, status: Status)
     )
     title = f"{len(arguments.gradients)} gradient files"
     diagnosis = Diagnosis(title, [measured], arguments.share, arguments.rho_limit)
-    _write(arguments.out or Path("diagnosis"), diagnosis, as_json(diagnosis))
+    _write(arguments.out or Path("diagnosis"), diagnosis, theory([measured]))
 
 
-def _write(out: Path, diagnosis: Diagnosis, found: dict[str, Any]) -> None:
+def _write(out: Path, diagnosis: Diagnosis, bounds: dict[str, Any]) -> None:
     """All files, then the table on standard output."""
     from specgrad_study.diagnosis import pictures  # matplotlib takes a second to import
 
+    found = as_json(diagnosis, bounds)
     storage.make_folder(out)
     pictures.bands(out / "bands.png", {diagnosis.title: diagnosis.band_energies})
     pictures.layers(out / "layers.png", diagnosis)

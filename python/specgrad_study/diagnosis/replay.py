@@ -48,6 +48,9 @@ class _Store:
                 f"{self._path(number)} is damaged ({error!r}); remove it and try again"
             ) from error
 
+    def held(self, numbers: Sequence[int]) -> list[Checkpoint]:
+        return [found for number in numbers if (found := self.get(number))]
+
     def put(self, measured: Checkpoint) -> None:
         fields = {"key": self._key, "checkpoint": measured.as_dict()}
         storage.write_text(self._path(measured.round), json.dumps(fields) + "\n")
@@ -57,8 +60,7 @@ def stored(config: Config, out: Path, request: Request) -> list[Checkpoint]:
     """The rounds that :func:`along` has measured so far, in their order."""
     store = _Store(out, request.key(config))
     numbers = sorted(int(path.stem.removeprefix("round-")) for path in out.glob("round-*.json"))
-    measured = [store.get(number) for number in numbers]
-    return [each for each in measured if each is not None]
+    return store.held(numbers)
 
 
 def along(
@@ -104,8 +106,7 @@ def along(
             finally:
                 player.close()
     shutil.rmtree(copy.path)
-    measured = [store.get(number) for number in wanted]
-    return [each for each in measured if each is not None]
+    return store.held(wanted)
 
 
 def _prepare(copy: RunDirectory, config: Config, source: RunDirectory | None, first: int) -> None:

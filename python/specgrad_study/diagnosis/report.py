@@ -183,12 +183,7 @@ def theory(
     }
 
 
-def as_json(
-    diagnosis: Diagnosis,
-    config: Config | None = None,
-    samples: int = 0,
-    smoothness: float | None = None,
-) -> dict[str, Any]:
+def as_json(diagnosis: Diagnosis, theory: dict[str, Any]) -> dict[str, Any]:
     """Everything that was found, without the raw spectra; see :func:`theory`."""
     return {
         "title": diagnosis.title,
@@ -197,7 +192,7 @@ def as_json(
         "bands_by_source": diagnosis.by_source,
         "layers": diagnosis.table(),
         "left_after_filter": diagnosis.left(),
-        "theory": theory(diagnosis.checkpoints, config, samples, smoothness),
+        "theory": theory,
         "recommendation": {
             "share": diagnosis.share,
             "rho_limit": diagnosis.rho_limit,
@@ -259,14 +254,11 @@ def as_text(diagnosis: Diagnosis) -> str:
             what = _cosine_name(checkpoint).replace("_", " ")
             lines.append(f"round {checkpoint.round}: mean {what} {checkpoint.cosine:.3f}")
         if checkpoint.similarity:
-            similar = ", ".join(f"{k} {_two(v)}" for k, v in mean_similarity(checkpoint).items())
-            lines[-1] += f"; CKA of local models: {similar}"
+            means = mean_similarity(checkpoint).items()
+            told = [f"{k} {'undefined' if v is None else f'{v:.2f}'}" for k, v in means]
+            lines[-1] += f"; CKA of local models: {', '.join(told)}"
     return "\n".join(lines)
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
-
-
-def _two(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.2f}"

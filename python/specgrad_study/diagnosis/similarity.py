@@ -95,8 +95,6 @@ def similarity(models: list[Features], batch: int = BATCH) -> dict[str, list[lis
     """By stage the debiased CKA of all pairs of models; ``None`` where features do not vary."""
     matrices = {}
     for stage in models[0]:
-        matrix = debiased_cka([each[stage] for each in models], batch)
-        matrices[stage] = [
-            [None if math.isnan(value) else value for value in row] for row in matrix.tolist()
-        ]
+        matrix = debiased_cka([each[stage] for each in models], batch).tolist()
+        matrices[stage] = [[None if math.isnan(v) else v for v in row] for row in matrix]
     return matrices

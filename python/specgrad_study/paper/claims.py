@@ -105,6 +105,11 @@ class Claim:
         return {row for contrast in self.contrasts for _, row in contrast.terms}
 
 
+def one_claim(text: str, said: str, contrasts: tuple[Contrast, ...]) -> tuple[Claim]:
+    """For an experiment about which one thing is said, in every column."""
+    return (Claim(text, said, contrasts),)
+
+
 @dataclass(frozen=True)
 class Interval:
     """The mean of paired differences and half the width of its interval; none for one seed.

@@ -23,7 +23,7 @@ from specgrad_study.diagnosis.report import mean_similarity
 from specgrad_study.diagnosis.similarity import PENULTIMATE
 from specgrad_study.paper.ablations import INNERMOST, OUTERMOST, order_settings
 from specgrad_study.paper.archive import Archive, Measured, Missing, Results, Source
-from specgrad_study.paper.claims import Claim, above, each_above, more_than
+from specgrad_study.paper.claims import Claim, above, each_above, more_than, one_claim
 from specgrad_study.paper.experiment import Cell, Context, Experiment, Part, Rows, grid, on
 from specgrad_study.paper.numbers import paper_numbers
 
@@ -336,15 +336,13 @@ CKA = Experiment(
     title="Similarity of local models (CKA)",
     reference="Figure 6",
     table=lambda preset: grid(preset, on("CIFAR-10"), CKA_ROWS),
-    claims=(
-        Claim(
-            "the filter maintains a higher similarity across all layers",
-            "Section V-C and Figure 6",
-            tuple(
-                above(f"{stage}: FedAvg + FFT", f"{stage}: FedAvg")
-                for stage in STAGES
-                if stage != "layer3"
-            ),
+    claims=one_claim(
+        "the filter maintains a higher similarity across all layers",
+        "Section V-C and Figure 6",
+        tuple(
+            above(f"{stage}: FedAvg + FFT", f"{stage}: FedAvg")
+            for stage in STAGES
+            if stage != "layer3"
         ),
     ),
     reading=cka_reading,

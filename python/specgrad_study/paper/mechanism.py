@@ -8,8 +8,9 @@ same federation, and their effect on the gradients of FedAvg's clients is measur
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from specgrad_study.diagnosis.collect import FULL, Checkpoint
+from specgrad_study.diagnosis.collect import FULL
 from specgrad_study.paper import drift
 from specgrad_study.paper.archive import Archive, Results
 from specgrad_study.paper.claims import Claim, above, close
@@ -19,7 +20,6 @@ from specgrad_study.paper.presets import Preset
 
 MAIN = "CIFAR-10, alpha 0.1"
 FEW = (NONE, FFT, CENTRALIZE)
-REMOVED = ("disagreement", "mean gradient")
 
 
 def _cells(preset: Preset) -> list[Cell]:
@@ -42,18 +42,13 @@ def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     results = accuracies(cells, archive, measure)
     cell = _diagnosed(cells)
     known = drift.found(cell, archive)
-    for what in REMOVED:
+    for what in ("disagreement", "mean gradient"):
         for label in MECHANISM:
             if label != NONE:
-                results[label, f"{what} removed, %"] = drift.measured(
-                    cell, known, _removed, label, what
-                )
+                left = drift.measured(cell, known, drift.left, FULL, label, what)
+                removed = {seed: 100 - value for seed, value in left.values.items()}
+                results[label, f"{what} removed, %"] = replace(left, values=removed)
     return results
-
-
-def _removed(checkpoints: Sequence[Checkpoint], label: str, what: str) -> float | None:
-    left = drift.left(checkpoints, FULL, label, what)
-    return None if left is None else 100 - left
 
 
 EXPERIMENT = Experiment(

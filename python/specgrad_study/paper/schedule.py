@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from timeit import timeit
 
 from specgrad_data import Dataset
 from specgrad_fl import engine, prepare
@@ -91,16 +91,10 @@ def _pace(config: Config, dataset: Dataset) -> Pace:
     cut = replace(whole, clients=[held[:few] for held in whole.clients])
     with trial(config.replace(workers=1, epochs=1), dataset, cut) as tried:
         tried.executor.train(0, config.lr, [0])
-        step = _seconds(lambda: tried.executor.train(0, config.lr, [0]))
-        score = _seconds(tried.executor.score)
+        step = timeit(lambda: tried.executor.train(0, config.lr, [0]), number=1)
+        score = timeit(tried.executor.score, number=1)
     steps = math.ceil(len(cut.clients[0]) / config.batch_size)
     return Pace(step / steps, score, sum(whole.sizes) / len(whole.clients))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 def _rest(config: Config, pace: Pace, rounds_done: int) -> float:

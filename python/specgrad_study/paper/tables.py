@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from specgrad_study.paper import figures
-from specgrad_study.paper.claims import Claim, above, each_above
+from specgrad_study.paper.claims import above, each_above, one_claim
 from specgrad_study.paper.experiment import Cell, Experiment, Rows, grid, on
 from specgrad_study.paper.presets import SETTINGS_GRID, Preset
 
@@ -61,12 +61,10 @@ TABLE1 = Experiment(
     title="Main results",
     reference="Table I",
     table=lambda preset: _heterogeneous(preset, preset.all_filtered),
-    claims=(
-        Claim(
-            "FedAvg with the filter achieves the best performance of all methods",
-            "Section V-B and Table I",
-            each_above([OURS], METHODS),
-        ),
+    claims=one_claim(
+        "FedAvg with the filter achieves the best performance of all methods",
+        "Section V-B and Table I",
+        each_above([OURS], METHODS),
     ),
 )
 
@@ -75,12 +73,10 @@ NEAR_IID = Experiment(
     title="Near-IID federations",
     reference="Table VII",
     table=lambda preset: grid(preset, on(*IMAGES, alpha=100.0), {**METHODS, OURS: FFT}),
-    claims=(
-        Claim(
-            "FedAvg with the filter outperforms strong baselines under near-IID settings",
-            "Section V-C and Table VII",
-            each_above([OURS], METHODS),
-        ),
+    claims=one_claim(
+        "FedAvg with the filter outperforms strong baselines under near-IID settings",
+        "Section V-C and Table VII",
+        each_above([OURS], METHODS),
     ),
 )
 
@@ -105,12 +101,10 @@ TABLE2 = Experiment(
     title="Backbones and methods",
     reference="Table II",
     table=lambda preset: grid(preset, BACKBONES, with_filter(COMBINED)),
-    claims=(
-        Claim(
-            "the filter improves every method it is integrated with",
-            "Section V-B and Table II",
-            tuple(above(f"{name} + FFT", name) for name in COMBINED),
-        ),
+    claims=one_claim(
+        "the filter improves every method it is integrated with",
+        "Section V-B and Table II",
+        tuple(above(f"{name} + FFT", name) for name in COMBINED),
     ),
     draws=(figures.curves,),
     baseline=without_filter,
@@ -123,12 +117,10 @@ FEATURE_SHIFT = Experiment(
     title="Feature shift",
     reference="Table IX",
     table=lambda preset: grid(preset, on("CIFAR-10-C", "CIFAR-100-C"), {**SHIFTED, OURS: FFT}),
-    claims=(
-        Claim(
-            "FedAvg with the filter achieves the best performance under severe feature shift",
-            "Section V-D and Table IX",
-            each_above([OURS], SHIFTED),
-        ),
+    claims=one_claim(
+        "FedAvg with the filter achieves the best performance under severe feature shift",
+        "Section V-D and Table IX",
+        each_above([OURS], SHIFTED),
     ),
 )
 
@@ -149,12 +141,10 @@ FEMNIST = Experiment(
     title="A natural partition (FEMNIST)",
     reference="Table X",
     table=_femnist,
-    claims=(
-        Claim(
-            "the filter improves performance over all baselines",
-            "Section V-D and Table X",
-            tuple(above(f"{name} + FFT", name) for name in BY_WRITER),
-        ),
+    claims=one_claim(
+        "the filter improves performance over all baselines",
+        "Section V-D and Table X",
+        tuple(above(f"{name} + FFT", name) for name in BY_WRITER),
     ),
     baseline=without_filter,
 )
@@ -166,12 +156,10 @@ SUPPLEMENT = Experiment(
     table=lambda preset: grid(
         preset, on("BloodMNIST", "Yahoo! Answers"), {"FedAvg": {}, OURS: FFT}
     ),
-    claims=(
-        Claim(
-            "experiments on NLP and medical imaging show that the filter generalises",
-            "Section V-D, which refers to the supplement",
-            (above(OURS, "FedAvg"),),
-        ),
+    claims=one_claim(
+        "experiments on NLP and medical imaging show that the filter generalises",
+        "Section V-D, which refers to the supplement",
+        (above(OURS, "FedAvg"),),
     ),
     note="The supplement is not public: neither its models nor its numbers are known.",
 )
@@ -199,16 +187,13 @@ SETTINGS = Experiment(
     title="Clients, local epochs, participation",
     reference="Figure 3",
     table=_settings,
-    claims=(
-        Claim(
-            "the filter keeps its advantage over FedAvg across clients, local epochs, "
-            "participation",
-            "Section V-D and Figure 3",
-            tuple(
-                above(f"{name} {value:g}: {OURS}", f"{name} {value:g}: FedAvg")
-                for name, values in SETTINGS_GRID.items()
-                for value in values
-            ),
+    claims=one_claim(
+        "the filter keeps its advantage over FedAvg across clients, local epochs, participation",
+        "Section V-D and Figure 3",
+        tuple(
+            above(f"{name} {value:g}: {OURS}", f"{name} {value:g}: FedAvg")
+            for name, values in SETTINGS_GRID.items()
+            for value in values
         ),
     ),
 )

@@ -137,7 +137,10 @@ def write(found: Found, trials: Trials, out: Path) -> str:
         f"# {chosen}: accuracy {score:.4f} over seeds {list(asked.seeds)}; {verdict}; "
         f"{ABOUT[asked.decide]}\n"
     )
-    storage.write_text(out / "best.toml", comment + to_toml(_reused(best)))
+    # every setting that decides a result, but seed, and what was held out to search
+    kept = {"method", "lr", *best.changed()} - {"seed", "workers", "validation"}
+    reused = {name: value for name, value in best.as_dict().items() if name in kept}
+    storage.write_text(out / "best.toml", comment + to_toml(reused))
     points = [
         {
             "point": dict(zip(names, point, strict=True)),
@@ -163,12 +166,6 @@ def write(found: Found, trials: Trials, out: Path) -> str:
         f"{ABOUT[asked.decide]})\n"
         f"{out / 'best.toml'}"
     )
-
-
-def _reused(best: Config) -> dict[str, Any]:
-    """Every setting that decides a result, but filter, seed, and what was held out to search."""
-    kept = {"method", "lr", *best.changed()} - {"seed", "workers", "validation"}
-    return {name: value for name, value in best.as_dict().items() if name in kept}
 
 
 def heat_map(path: Path, found: Found, title: str) -> None:
