@@ -9,15 +9,20 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specgrad_fl import pool, storage, training
+from specgrad_data import Dataset
+from specgrad_fl import pool, prepare, storage, training
 from specgrad_fl.config import Config
+from specgrad_fl.engine import Engine
 from specgrad_fl.errors import Diverged, RunError
+from specgrad_fl.partition import Partition
 from specgrad_fl.pool import NEWS, Message, Pool, WorkerDied
 from specgrad_fl.progress import SECONDS_BETWEEN_LINES, Watcher, clock, rewrite
 from specgrad_fl.records import Record
@@ -184,29 +189,39 @@ def play_shown(jobs: Sequence[Job], processes: int, quiet: bool) -> list[Outcome
             sys.stderr.write("\n")  # leave the live line
 
 
-class Status:
-    """What is being done: a live line on a terminal, a line every few seconds elsewhere."""
+@contextmanager
+def trial(config: Config, dataset: Dataset, partition: Partition) -> Iterator[Engine]:
+    """The engine of a run that nobody keeps."""
+    with tempfile.TemporaryDirectory() as folder:
+        resolved = prepare.resolve(config, dataset, partition)
+        tried = Engine(resolved, dataset, partition, RunDirectory(Path(folder))).start()
+        try:
+            yield tried
+        finally:
+            tried.close()
 
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._begun = time.perf_counter()
-        self._next = 0.0
 
-    def __call__(self, text: str) -> None:
-        live = sys.stderr.isatty()
-        passed = time.perf_counter() - self._begun
-        if self._quiet or (not live and passed < self._next):
+@contextmanager
+def status(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Tells what is being done: a live line on a terminal, a line every few seconds elsewhere."""
+    live, begun, due = sys.stderr.isatty(), time.perf_counter(), 0.0
+
+    def say(text: str) -> None:
+        nonlocal due
+        passed = time.perf_counter() - begun
+        if quiet or (not live and passed < due):
             return
-        self._next = passed + SECONDS_BETWEEN_LINES
+        due = passed + SECONDS_BETWEEN_LINES
         line = f"{clock(passed)}  {text}"
         if live:
             rewrite(sys.stderr, line)
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def done(self) -> None:
-        """Clear the live line."""
-        if not self._quiet and sys.stderr.isatty():
+    try:
+        yield say
+    finally:
+        if live and not quiet:
             sys.stderr.write("\r\x1b[2K")
 
 

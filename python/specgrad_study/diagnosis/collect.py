@@ -139,17 +139,6 @@ class Request:
 USUAL = Request()
 
 
-def diagnosed_spec(config: Config, model: nn.Module) -> tuple[list[str], FilterSpec]:
-    """The filtered layers, and the FFT filter with the configuration's ratios and order.
-
-    A run without a filter is diagnosed for the one it could have.
-    """
-    filtered = config if config.filter != "none" else config.replace(filter="fft")
-    plan = filters.filter_plan(model, filtered)
-    assert plan is not None
-    return plan.names, FilterSpec("fft", plan.spec.ratio, order=plan.spec.order)
-
-
 def changed(spec: FilterSpec, changes: Changes) -> FilterSpec:
     """The spec with some fields changed.
 
@@ -189,14 +178,19 @@ class Collector:
         kind, arrays = samples.stored(dataset, augment=False, channels_last=config.channels_last)
         self.flat = prepare.build_model(Blueprint(config, kind, prepare.inputs_of(dataset)))
         self.samples = Samples(kind, arrays, machine.device_of(config))
-        self.filtered, spec = diagnosed_spec(config, self.flat.model)
+        # a run without a filter is diagnosed for the one it could have
+        filtered = config if config.filter != "none" else config.replace(filter="fft")
+        plan = filters.filter_plan(self.flat.model, filtered)
+        assert plan is not None
+        self.filtered = plan.names
+        spec = FilterSpec("fft", plan.spec.ratio, order=plan.spec.order)
         self.spec = changed(spec, request.changes)
         self.measured = weight_tensors(self.flat.model)
         self.after = {label: changed(self.spec, each) for label, each in request.after.items()}
         self.plans = {
-            label: plan
+            label: tried
             for label, each in request.contenders.items()
-            if (plan := filters.filter_plan(self.flat.model, plain(config).replace(**each)))
+            if (tried := filters.filter_plan(self.flat.model, plain(config).replace(**each)))
         }
         self._named = dict(self.flat.model.named_parameters())
 

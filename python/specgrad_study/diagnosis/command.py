@@ -15,9 +15,9 @@ from specgrad_fl.runs import RunDirectory
 from specgrad_kernels import FilterSpec
 from specgrad_kernels.spec import METHODS
 from specgrad_study.diagnosis import files, replay
-from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, Request, changed
+from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, Request, Say, changed
 from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text, theory
-from specgrad_study.fleet import Status
+from specgrad_study.fleet import status
 
 
 def tried(filters: list[str], orders: list[str]) -> dict[str, Changes]:
@@ -50,12 +50,9 @@ def run(arguments: argparse.Namespace) -> None:
         local=arguments.local or arguments.source == UPDATE,
         batch=arguments.local or arguments.source != FULL,
     )
-    status = Status(arguments.quiet)
-    try:
-        diagnose = _from_files if arguments.gradients else _from_run
-        diagnose(arguments, request, status)
-    finally:
-        status.done()
+    diagnose = _from_files if arguments.gradients else _from_run
+    with status(arguments.quiet) as say:
+        diagnose(arguments, request, say)
 
 
 def _check_source(arguments: argparse.Namespace) -> None:
@@ -69,7 +66,7 @@ def _check_source(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} is about {other}; leave it out")
 
 
-def _from_run(arguments: argparse.Namespace, request: Request, status: Status) -> None:
+def _from_run(arguments: argparse.Namespace, request: Request, say: Say) -> None:
     source = RunDirectory(arguments.run)
     config = source.config()
     if arguments.data_root:
@@ -78,14 +75,14 @@ def _from_run(arguments: argparse.Namespace, request: Request, status: Status) -
         raise RunError(f"{source.path} has no partition.npz yet; resume the run first")
     out = arguments.out or source.path / "diagnosis"
     rounds = arguments.rounds or [source.load_rounds()]
-    measured = replay.along(config, rounds, out, request, source=source, say=status)
+    measured = replay.along(config, rounds, out, request, source=source, say=say)
     samples = max(Partition.load(source.partition_path).sizes)
     limits = (arguments.share, arguments.rho_limit)
     diagnosis = Diagnosis(source.path.name, measured, *limits, arguments.source)
     _write(out, diagnosis, theory(measured, config, samples, arguments.smoothness))
 
 
-def _from_files(arguments: argparse.Namespace, request: Request, status: Status) -> None:
+def _from_files(arguments: argparse.Namespace, request: Request, say: Say) -> None:
     spec = changed(FilterSpec(), request.changes)
     measured = files.from_files(
         arguments.gradients,
@@ -93,7 +90,7 @@ def _from_files(arguments: argparse.Namespace, request: Request, status: Status)
         select=arguments.select,
         spec=spec,
         after={label: changed(spec, each) for label, each in request.after.items()},
-        say=status,
+        say=say,
     )
     title = f"{len(arguments.gradients)} gradient files"
     diagnosis = Diagnosis(title, [measured], arguments.share, arguments.rho_limit)

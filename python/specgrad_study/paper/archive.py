@@ -77,11 +77,6 @@ class Measured:
     missing: tuple[Missing, ...] = ()
     sources: dict[int, Source] = field(default_factory=dict)
 
-    def apart(self, other: Measured) -> dict[int, float]:
-        """The difference to another cell on the seeds that both have."""
-        shared = sorted(set(self.values) & set(other.values))
-        return {seed: self.values[seed] - other.values[seed] for seed in shared}
-
     def filled(self, other: Measured) -> Measured:
         """With what ``other`` has of seeds that have no value here."""
         new = [seed for seed in other.values if seed not in self.values]

@@ -221,8 +221,9 @@ class Part:
 
     def apart(self, row: str, column: str) -> dict[int, float]:
         """The difference to the row's baseline, seed by seed; empty where it has none."""
-        base = self.results.get((self.experiment.baseline(row) or "", column), Measured())
-        return self.results[row, column].apart(base)
+        base = self.results.get((self.experiment.baseline(row) or "", column), Measured()).values
+        own = self.results[row, column].values
+        return {seed: own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())}
 
     def paired(self, column: str) -> dict[str, str]:
         """Rows of a column that share a seed with their baseline, and that baseline."""

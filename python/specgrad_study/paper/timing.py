@@ -26,7 +26,7 @@ from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
 from specgrad_fl.machine import peak_mib
 
-from specgrad_study.paper import schedule
+from specgrad_study import fleet
 from specgrad_study.paper.archive import Archive, Finished, Measured, Missing, Results, Source
 from specgrad_study.paper.claims import Claim, above, each_above
 from specgrad_study.paper.experiment import Cell, Context, Experiment, grid, on
@@ -103,7 +103,7 @@ def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:
             # an evaluation is the same for all: it is left out of the contest
             quiet = config.replace(rounds=rounds + 2, eval_every=rounds + 2, eval_tail=0)
             partition = prepare.divide(config, dataset)
-            tried = schedule.trial(quiet, dataset, partition)
+            tried = fleet.trial(quiet, dataset, partition)
             engines[config.digest] = stack.enter_context(tried)
         for number in range(rounds + 1):
             for digest, each in engines.items():
@@ -144,7 +144,7 @@ def one_round(config: Config) -> float:
 
     dataset = prepare.load_data(config)
     partition = prepare.divide(config, dataset)
-    with schedule.trial(config.replace(rounds=2, eval_every=2), dataset, partition) as alone:
+    with fleet.trial(config.replace(rounds=2, eval_every=2), dataset, partition) as alone:
         with suppress(OSError):  # begin the peak anew, where the system can do that
             Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         alone.round(0)

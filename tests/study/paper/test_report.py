@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from specgrad_fl import cli
 from specgrad_fl.errors import RunError
-from specgrad_study.paper import document, schedule, timing
+from specgrad_study.paper import command, document, timing
 from specgrad_study.paper.document import Bullets, Heading, Paragraph, Picture, Table
 from specgrad_study.paper.experiment import Context
 from specgrad_study.paper.presets import PRESETS
@@ -133,15 +133,15 @@ def test_tuned_settings_reach_the_cells_of_their_method(reproduce, tmp_path):
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 def test_shards_share_out_every_run_once(tmp_path, parts):
     cells = EXPERIMENTS["table1"].cells(PRESETS["paper"]())
-    jobs = schedule.jobs_of(cells, tmp_path)
-    shared = [schedule.shard(jobs, part, parts) for part in range(1, parts + 1)]
+    jobs = command.jobs_of(cells, tmp_path)
+    shared = [command.shard(jobs, part, parts) for part in range(1, parts + 1)]
     assert sorted(job.path for part in shared for job in part) == sorted(j.path for j in jobs)
     assert max(map(len, shared)) - min(map(len, shared)) <= 1
 
 
 def test_the_first_seeds_come_first(tmp_path):
     cells = EXPERIMENTS["strategies"].cells(PRESETS["paper"]())
-    seeds = [job.config.seed for job in schedule.jobs_of(cells, tmp_path)]
+    seeds = [job.config.seed for job in command.jobs_of(cells, tmp_path)]
     assert seeds == sorted(seeds)
     assert len(seeds) == 2 * 7 * 3
 
