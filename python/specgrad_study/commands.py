@@ -9,7 +9,7 @@ import argparse
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from specgrad_fl import flags
 from specgrad_fl.config import FIELDS, Config, nearest
@@ -69,7 +69,6 @@ written to --out: diagnosis.json, ratios.toml, bands.png, layers.png, filter.png
 similarity-ROUND.png. A round is a number of rounds done; 0 is the model before training."""
 
 TRIED = "fft,lap,gaussian,random,fft_high"
-Item = TypeVar("Item", int, float)
 
 
 def words(text: str) -> list[str]:
@@ -99,7 +98,7 @@ def numbers(text: str) -> list[float]:
     return _converted(text, float, "500,300")
 
 
-def _converted(text: str, convert: Callable[[str], Item], example: str) -> list[Item]:
+def _converted(text: str, convert: Callable[[str], Any], example: str) -> list[Any]:
     try:
         found = [convert(part) for part in text.split(",") if part.strip()]
     except ValueError:

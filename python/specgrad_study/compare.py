@@ -24,7 +24,6 @@ from specgrad_study.fleet import Job
 Vary = Mapping[str, Sequence[Any]]
 # stands for the value of a setting that has no effect
 IDLE = "-"
-EACH_CLIENT = "client_accuracies"
 REPORT = ("compare.json", "compare.csv", "compare.png", "compare-clients.png")
 # what runs are compared by: its key in a summary, and what it is
 MEASURES = {
@@ -178,7 +177,9 @@ def _write_report(
     pictures = [folder / "compare.png"]
     plots.bands(pictures[0], curves)
     served = {
-        label: [accuracy for records in runs for accuracy in records[-1].get(EACH_CLIENT, ())]
+        label: [
+            accuracy for records in runs for accuracy in records[-1].get("client_accuracies", ())
+        ]
         for label, runs in curves.items()
     }
     if all(served.values()):

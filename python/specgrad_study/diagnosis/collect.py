@@ -187,10 +187,14 @@ class Collector:
         self.spec = changed(spec, request.changes)
         self.measured = weight_tensors(self.flat.model)
         self.after = {label: changed(self.spec, each) for label, each in request.after.items()}
+        # a contender names all settings of its filter
+        names = [name for name in FIELDS if name == "ratio" or name.startswith("filter")]
+        defaults = Config()
+        plain = config.replace(**{name: getattr(defaults, name) for name in names})
         self.plans = {
             label: tried
             for label, each in request.contenders.items()
-            if (tried := filters.filter_plan(self.flat.model, plain(config).replace(**each)))
+            if (tried := filters.filter_plan(self.flat.model, plain.replace(**each)))
         }
         self._named = dict(self.flat.model.named_parameters())
 
@@ -295,10 +299,3 @@ class Collector:
             others=measured.others | {UPDATE: meters[0].result()},
             effects=measured.effects | ({UPDATE: meters[1].result()} if self.plans else {}),
         )
-
-
-def plain(config: Config) -> Config:
-    """The configuration without a filter: a contender names all of its own."""
-    names = [name for name in FIELDS if name == "ratio" or name.startswith("filter")]
-    defaults = Config()
-    return config.replace(**{name: getattr(defaults, name) for name in names})

@@ -84,18 +84,12 @@ VIT_LAYERS: Rows = {
 
 
 def _layers(preset: Preset) -> list[Cell]:
-    return [
-        cell
+    rows = {
+        f"{backbone}: {part}": {"backbone": backbone, **changes}
         for backbone, layers in (("ResNet-20", RESNET_LAYERS), ("ViT", VIT_LAYERS))
-        for cell in grid(
-            preset,
-            DATASETS,
-            {
-                f"{backbone}: {part}": {"backbone": backbone, **each}
-                for part, each in layers.items()
-            },
-        )
-    ]
+        for part, changes in layers.items()
+    }
+    return sorted(grid(preset, DATASETS, rows), key=lambda cell: cell.row.startswith("ViT"))
 
 
 LAYERS = Experiment(

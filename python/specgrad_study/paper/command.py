@@ -172,10 +172,10 @@ def _rest(config: Config, pace: Pace, rounds_done: int) -> float:
     return len(rest) * each * pace.step + scored * pace.score
 
 
-def estimate(jobs: Sequence[Job]) -> tuple[float, dict[str, str]]:
-    """Seconds of all runs one after the other, and by name why some cannot begin."""
+def _estimate(jobs: Sequence[Job], chosen: Chosen, arguments: argparse.Namespace) -> None:
+    """Tell how long the runs take one after the other, and which cannot begin."""
     paces: dict[str, Pace | str] = {}
-    total, refused = 0.0, {}
+    total, refused = 0.0, []
     for job in jobs:
         kind = job.config.replace(**FREE).digest
         if kind not in paces:
@@ -185,22 +185,16 @@ def estimate(jobs: Sequence[Job]) -> tuple[float, dict[str, str]]:
                 paces[kind] = str(error)
         pace = paces[kind]
         if isinstance(pace, str):
-            refused[job.path.name] = pace
+            refused.append(f"cannot run {job.path.name}: {pace}")
         else:
             total += _rest(job.config, pace, len(RunDirectory(job.path).records()))
-    return total, refused
-
-
-def _estimate(jobs: Sequence[Job], chosen: Chosen, arguments: argparse.Namespace) -> None:
-    total, refused = estimate(jobs)
     cores = os.cpu_count() or 1
     processes = arguments.jobs if arguments.jobs > 1 else arguments.workers or cores
     print(
         f"{len(jobs)} runs are missing: about {clock(total)} one client after the other, "
         f"{clock(total / min(processes, cores))} in {processes} processes"
     )
-    for name, reason in refused.items():
-        print(f"cannot run {name}: {reason}")
+    print(*refused, sep="\n", end="\n" if refused else "")
     measured = [experiment.name for experiment, _ in chosen if experiment.measure]
     if measured:
         print(f"not counted: what {', '.join(measured)} measure besides")

@@ -38,7 +38,7 @@ def paper_numbers(experiment: str) -> dict[Place, Number]:
     """
     text = resources.files("specgrad_study.paper").joinpath("numbers.toml").read_text("utf-8")
     rows = tomllib.loads(text).get(experiment, {})
-    columns = rows.pop("columns", [])
+    columns = rows.pop("columns", ["CIFAR-10", "CIFAR-100"])
     return {
         (row, column): Number(*pair)
         for row, pairs in rows.items()

@@ -16,23 +16,17 @@ from specgrad_study.paper.numbers import paper_numbers
 DIGITS = 6
 
 
-class _Sources(dict[Source, int]):
-    """Numbers for sources, so that each is written once."""
-
-    def __missing__(self, source: Source) -> int:
-        return self.setdefault(source, len(self))
-
-
 def as_data(parts: Sequence[Part], subject: Subject) -> dict[str, Any]:
     """What JSON can carry of a report."""
-    sources = _Sources()
+    # by number, so that each is written once
+    sources: dict[Source, int] = {}
     base = subject.preset.base.changed()
     runs = {
         name: {
             # a share of 1, where values are percent
             **{key: round(value, DIGITS + 2) for key, value in run.summary.items()},
             "evaluations": _rounded(run.evaluations),
-            "source": sources[run.source],
+            "source": sources.setdefault(run.source, len(sources)),
         }
         for name, run in sorted(finished_runs(parts, subject.archive).items())
     }
@@ -72,7 +66,7 @@ def _cell(cell: Cell, base: Mapping[str, Any], archive: Archive) -> dict[str, An
     }
 
 
-def _values(part: Part, sources: _Sources) -> list[dict[str, Any]]:
+def _values(part: Part, sources: dict[Source, int]) -> list[dict[str, Any]]:
     numbers = paper_numbers(part.experiment.name)
     return [
         {
@@ -80,7 +74,10 @@ def _values(part: Part, sources: _Sources) -> list[dict[str, Any]]:
             "column": place[1],
             "paper": list(vars(numbers[place]).values()) if place in numbers else None,
             "values": _rounded(dict(sorted(found.values.items()))),
-            "sources": {str(seed): sources[s] for seed, s in sorted(found.sources.items())},
+            "sources": {
+                str(seed): sources.setdefault(source, len(sources))
+                for seed, source in sorted(found.sources.items())
+            },
             "missing": list(map(str, found.missing)),
         }
         for place, found in part.results.items()

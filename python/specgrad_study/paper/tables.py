@@ -24,7 +24,6 @@ METHODS: Rows = {
 FFT = {"filter": "fft"}
 OURS = "FedAvg + FFT"
 IMAGES = ("CIFAR-10", "CIFAR-100", "Tiny-ImageNet")
-HETEROGENEOUS = (0.6, 0.1)
 
 
 def with_filter(names: Iterable[str]) -> Rows:
@@ -46,7 +45,7 @@ def _heterogeneous(preset: Preset, more: tuple[str, ...] = ()) -> list[Cell]:
     return [
         cell
         for dataset in IMAGES
-        for alpha in HETEROGENEOUS
+        for alpha in (0.6, 0.1)
         for column in [f"{dataset}, alpha {alpha:g}"]
         for cell in grid(
             preset,

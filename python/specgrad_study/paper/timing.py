@@ -158,11 +158,8 @@ def remark(results: Results, archive: Archive) -> str:
     facts = _facts(archive.folder)
     if not facts:
         return ""
-    machine = facts["environment"]
-    return (
-        f"Timed on {machine['cpu']} with {machine['cores']} cores, at a load of "
-        f"{facts['load'][0]:.1f} processes."
-    )
+    where = "{cpu} with {cores} cores".format(**facts["environment"])
+    return f"Timed on {where}, at a load of {facts['load'][0]:.1f} processes."
 
 
 def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:

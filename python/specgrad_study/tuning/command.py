@@ -173,18 +173,19 @@ def heat_map(path: Path, found: Found, title: str) -> None:
 
     What was not tried is white, what diverged is grey.
     """
-    across = found.axes[0]
-    down = found.axes[1] if len(found.axes) > 1 else None
-    rows = down.values if down else (0.0,)
+    across, *more = found.axes
+    rows = more[0].values if more else (0.0,)
     values = np.full((len(rows), len(across.values)), np.nan)
     diverged = np.zeros(values.shape, dtype=bool)
+
+    def place(point: Point) -> tuple[int, int]:
+        return rows.index(point[1]) if more else 0, across.values.index(point[0])
+
     for point, score in found.scores.items():
-        row = rows.index(point[1]) if down else 0
-        column = across.values.index(point[0])
         if math.isfinite(score):
-            values[row, column] = np.nanmax([values[row, column], 100 * score])
+            values[place(point)] = np.nanmax([values[place(point)], 100 * score])
         else:
-            diverged[row, column] = True
+            diverged[place(point)] = True
     diverged &= np.isnan(values)
     size = (1.5 + 0.75 * len(across.values), 1.6 + 0.5 * len(rows))
     figure = Figure(figsize=size, layout="constrained")
@@ -196,11 +197,11 @@ def heat_map(path: Path, found: Found, title: str) -> None:
         if not math.isnan(value):
             colour = "black" if value > middle else "white"
             axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
-    best = (across.values.index(found.best[0]), rows.index(found.best[1]) if down else 0)
-    corner = (best[0] - 0.5, best[1] - 0.5)
-    axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="red", lw=2.5))
+    row, column = place(found.best)
+    frame = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="red", lw=2.5)
+    axes.add_patch(frame)
     axes.set_xticks(range(len(across.values)), [f"{v:g}" for v in across.values])
-    axes.set_yticks(range(len(rows)), [f"{v:g}" for v in rows] if down else [""])
-    axes.set(xlabel=across.name, ylabel=down.name if down else "", title=title)
+    axes.set_yticks(range(len(rows)), [f"{v:g}" for v in rows] if more else [""])
+    axes.set(xlabel=across.name, ylabel=more[0].name if more else "", title=title)
     figure.colorbar(image, label="accuracy, %")
     save(figure, path)
