@@ -12,10 +12,9 @@ from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
-from specgrad_kernels import FilterSpec
 from specgrad_kernels.spec import METHODS
 from specgrad_study.diagnosis import files, replay
-from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, Request, Say, changed
+from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, Request, Say
 from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text, theory
 from specgrad_study.fleet import status
 
@@ -83,14 +82,8 @@ def _from_run(arguments: argparse.Namespace, request: Request, say: Say) -> None
 
 
 def _from_files(arguments: argparse.Namespace, request: Request, say: Say) -> None:
-    spec = changed(FilterSpec(), request.changes)
     measured = files.from_files(
-        arguments.gradients,
-        arguments.weights,
-        select=arguments.select,
-        spec=spec,
-        after={label: changed(spec, each) for label, each in request.after.items()},
-        say=say,
+        arguments.gradients, arguments.weights, arguments.select, request, say
     )
     title = f"{len(arguments.gradients)} gradient files"
     diagnosis = Diagnosis(title, [measured], arguments.share, arguments.rho_limit)
@@ -103,7 +96,7 @@ def _write(out: Path, diagnosis: Diagnosis, bounds: dict[str, Any]) -> None:
 
     found = as_json(diagnosis, bounds)
     storage.make_folder(out)
-    pictures.bands(out / "bands.png", {diagnosis.title: diagnosis.band_energies})
+    pictures.bands(out / "bands.png", {diagnosis.title: found["bands"]["energy"]})
     pictures.layers(out / "layers.png", diagnosis)
     pictures.after_filter(out / "filter.png", diagnosis)
     for checkpoint in diagnosis.checkpoints:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specgrad_kernels import FilterSpec
 from specgrad_kernels.diagnostics import Cosines, Disagreement
-from specgrad_study.diagnosis.collect import Checkpoint, Say, say_nothing
+from specgrad_study.diagnosis.collect import USUAL, Checkpoint, Request, Say, changed, say_nothing
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -53,16 +53,15 @@ def chosen_layers(tensors: Mapping[str, Tensor], select: str) -> list[str]:
 def from_files(
     paths: Sequence[Path],
     weights: Sequence[float] = (),
-    *,
     select: str = "",
-    spec: FilterSpec | None = None,
-    after: Mapping[str, FilterSpec] | None = None,
+    request: Request = USUAL,
     say: Say = say_nothing,
 ) -> Checkpoint:
     """What the clients disagree about, and the mean cosine of their gradients.
 
     weights: of the clients, such as their numbers of samples; by default all the same
     select: regular expression for the tensors to filter
+    request: of which the filter and those to try matter here
 
     One file is in memory at a time.
     """
@@ -73,6 +72,8 @@ def from_files(
     first = read(paths[0])
     filtered = chosen_layers(first, select)
     measured = [name for name, tensor in first.items() if tensor.dim() >= 2 or name in filtered]
+    spec = changed(FilterSpec(), request.changes)
+    after = {label: changed(spec, each) for label, each in request.after.items()}
     meter, cosines = Disagreement(filtered, spec, measured=measured, after=after), Cosines()
     weights = weights or [1.0] * len(paths)
     for number, (path, weight) in enumerate(zip(paths, weights, strict=True), start=1):

@@ -66,10 +66,6 @@ class Diagnosis:
         }
 
     @property
-    def band_energies(self) -> list[float]:
-        return self.by_source[self.source]["energy"]
-
-    @property
     def band_shares(self) -> list[float]:
         return self.by_source[self.source]["share"]
 

@@ -63,10 +63,10 @@ def last_linear(model: nn.Module) -> nn.Linear | None:
 @contextmanager
 def recording(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Collects pooled features of every forward pass inside the block."""
-    kept: dict[str, list[Tensor]] = {name: [] for name in stage_modules(model)}
-    head = last_linear(model)
+    stages, head = stage_modules(model), last_linear(model)
+    kept: dict[str, list[Tensor]] = {name: [] for name in stages}
     with ExitStack() as hooks:
-        for name, module in stage_modules(model).items():
+        for name, module in stages.items():
             hook = module.register_forward_hook(
                 lambda _, __, output, rows=kept[name]: rows.append(pooled(output).float().cpu())
             )

@@ -95,8 +95,8 @@ class Claim:
     """
 
     text: str
-    said: str
-    contrasts: tuple[Contrast, ...]
+    said: str = ""
+    contrasts: tuple[Contrast, ...] = ()
     columns: tuple[str, ...] = ()
     margin: str = ""
 
@@ -164,13 +164,9 @@ class Finding:
             return Finding(contrast, {})
         usual = Interval.of(found)
         wide = Interval.of(found, 1 - (1 - LEVEL) / contrasts)
-        return Finding(
-            contrast,
-            found,
-            contrast.inside(usual.mean),
-            against=len(found) > 1 and max(map(contrast.inside, _points(wide))) < 0,
-            favours=len(found) > 1 and min(map(contrast.inside, _points(usual))) > 0,
-        )
+        against = len(found) > 1 and max(map(contrast.inside, _points(wide))) < 0
+        favours = len(found) > 1 and min(map(contrast.inside, _points(usual))) > 0
+        return Finding(contrast, found, contrast.inside(usual.mean), against, favours)
 
     @property
     def counts(self) -> bool:

@@ -279,8 +279,7 @@ SPECTRAL_BIAS = Experiment(
         Claim(
             "at the same ratio the filter leaves less disagreement than high, random or shuffled "
             "bins",
-            "",
-            each_above(
+            contrasts=each_above(
                 _left_by("high-frequency", "random", "fft, random order", "fft, order 3210"),
                 _left_by("fft, order 0123"),
             ),

@@ -123,7 +123,6 @@ class Subject:
     command: tuple[str, ...]
 
 
-Reading = Callable[[Sequence[Cell], Archive, str], Results]
 # what is drawn, the runs behind it, the folder to draw into
 Drawing = Callable[["Part", Archive, Path], list[Path]]
 
@@ -152,7 +151,7 @@ class Experiment:
     table: Callable[[Preset], list[Cell]]
     claims: tuple[Claim, ...] = ()
     draws: tuple[Drawing, ...] = (figures.gains,)
-    reading: Reading = accuracies
+    reading: Callable[[Sequence[Cell], Archive, str], Results] = accuracies
     measure: Callable[[Sequence[Cell], Context], None] | None = None
     trained: Callable[[Cell], bool] = lambda cell: True
     baseline: Callable[[str], str | None] = field(default=against("FedAvg"))

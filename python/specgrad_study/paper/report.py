@@ -98,13 +98,10 @@ def _summary(parts: Sequence[Part]) -> list[Block]:
         if chosen:
             told = _counted([verdict for _, verdict in chosen])
             rows = [{"experiment": name, **_row(v)} for name, v in chosen]
-            titles = [t for t in ("experiment", *SHORT) if t != hidden]
-            blocks += [Paragraph(f"{who}: {told}"), Table.of(rows, titles)]
+            titles = ("experiment", "claim", "said in", "where", "verdict", "seeds")
+            shown = [title for title in titles if title != hidden]
+            blocks += [Paragraph(f"{who}: {told}"), Table.of(rows, shown)]
     return blocks
-
-
-SHORT = ("claim", "said in", "where", "verdict", "seeds")
-LONG = ("claim", "where", "verdict", "seeds", "decisive difference", "margin")
 
 
 def _row(verdict: Verdict) -> dict[str, str]:
@@ -145,7 +142,7 @@ def _section(part: Part, subject: Subject, out: Path) -> list[Block]:
         blocks += [Picture(path, experiment.title) for path in draw(part, subject.archive, out)]
     known = [_row(v) for v in part.verdicts if v.word != claims.MISSING]
     if known:
-        blocks.append(Table.of(known, LONG))
+        blocks.append(Table.of(known, [title for title in known[0] if title != "said in"]))
     missing = _missing(part)
     if missing:
         blocks += [Paragraph("Not run:"), Bullets(tuple(missing))]

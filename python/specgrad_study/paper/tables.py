@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from specgrad_study.paper import figures
@@ -42,17 +43,12 @@ def without_filter(row: str) -> str | None:
 
 def _heterogeneous(preset: Preset, more: tuple[str, ...] = ()) -> list[Cell]:
     """Nine methods and FedAvg with the filter; ``more``: columns in which every method has it."""
-    return [
-        cell
-        for dataset in IMAGES
-        for alpha in (0.6, 0.1)
-        for column in [f"{dataset}, alpha {alpha:g}"]
-        for cell in grid(
-            preset,
-            {column: {"dataset": dataset, "alpha": alpha}},
-            with_filter(METHODS) if column in more else {**METHODS, OURS: FFT},
-        )
-    ]
+    cells = []
+    for dataset, alpha in itertools.product(IMAGES, (0.6, 0.1)):
+        column = f"{dataset}, alpha {alpha:g}"
+        rows = with_filter(METHODS) if column in more else {**METHODS, OURS: FFT}
+        cells += grid(preset, {column: {"dataset": dataset, "alpha": alpha}}, rows)
+    return cells
 
 
 TABLE1 = Experiment(

@@ -40,8 +40,6 @@ ABOUT = {
     VALIDATION: "samples that clients held out decided",
     TEST: "the test set decided, so its accuracy is too good",
 }
-# share of every client's samples that decides
-HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def _base(decide: str, settings: dict[str, Any]) -> Config:
         raise ConfigError(f"decide is {decide!r}; {suggest(decide, KEYS)}")
     if decide == TEST:
         return Config(**settings)
-    base = Config(**{"validation": HELD_OUT, **settings})
+    base = Config(**{"validation": 0.1, **settings})
     if not base.validation:
         raise ConfigError(
             "validation is 0, so nothing is held out to decide by; choose a share such as 0.1, or "
