@@ -177,6 +177,16 @@ def test_mistakes_are_one_sentence(reproduce, arguments, message):
     assert len(err.splitlines()) == 1
 
 
+def test_dry_run_names_what_cannot_begin(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECGRAD_DATA", str(tmp_path / "nothing"))
+    flags = ["--preset=cpu", f"--runs={tmp_path / 'runs'}", "--shard=1/10", "--dry-run"]
+    assert cli.main(["reproduce", "ratio", *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("2 runs are missing: about 0:00:00")
+    assert all(line.startswith("cannot run cifar10-resnet8-fedavg-") for line in lines[1:])
+    assert len(lines) == 3
+
+
 def test_missing_data_refuse_the_runs_and_still_report(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECGRAD_DATA", str(tmp_path / "nothing"))
     flags = ["--preset=cpu", f"--runs={tmp_path}", "--shard=1/30", "--quiet"]
