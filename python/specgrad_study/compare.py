@@ -20,17 +20,11 @@ from specgrad_fl.runs import RunDirectory
 from specgrad_study import fleet
 from specgrad_study.fleet import Job
 
-Summary = dict[str, Any]
-WatcherOf = Callable[[str], Watcher]
 # values by setting
 Vary = Mapping[str, Sequence[Any]]
-NOTHING: Vary = {}
 # stands for the value of a setting that has no effect
 IDLE = "-"
-EACH_CLIENT = "client_accuracies"
 REPORT = ("compare.json", "compare.csv", "compare.png", "compare-clients.png")
-
-
 # what runs are compared by: its key in a summary, and what it is
 MEASURES = {
     "last10": ("mean_last_10", "mean accuracy of the last ten rounds"),
@@ -52,23 +46,16 @@ class Group:
     method: str
     filter: str
     varied: tuple[tuple[str, Any], ...]
-    runs: tuple[RunDirectory, ...]
+    runs: list[RunDirectory]
 
     @property
     def label(self) -> str:
         name = self.method if self.filter == "none" else f"{self.method}+{self.filter}"
         return " ".join([name, *(f"{key}={value}" for key, value in self.varied if value != IDLE)])
 
-    def summaries(self) -> list[Summary]:
-        return [run.summary() for run in self.runs]
-
 
 def plan(
-    base: Config,
-    names: Sequence[str],
-    filters: Sequence[str],
-    seeds: Sequence[int],
-    vary: Vary = NOTHING,
+    base: Config, names: Sequence[str], filters: Sequence[str], seeds: Sequence[int], vary: Vary
 ) -> list[Config]:
     """The configurations, in the order in which they are run: all of one seed together.
 
@@ -78,52 +65,14 @@ def plan(
     if not (names and filters and seeds):
         raise RunError("there is nothing to compare; give at least one method, filter and seed")
     own = {name: methods.own_options(name, base.options, names) for name in names}
-    found = [
-        _without_idle(base.replace(method=name, filter=kind, seed=seed, options=own[name]), changes)
-        for seed in seeds
-        for name in names
-        for kind in filters
-        for changes in _combinations(vary)
-    ]
-    return list({config.digest: config for config in found}.values())
-
-
-def _combinations(vary: Vary) -> list[dict[str, Any]]:
-    values = itertools.product(*vary.values())
-    return [dict(zip(vary, each, strict=True)) for each in values]
-
-
-def _without_idle(config: Config, changes: Mapping[str, Any]) -> Config:
-    changed = config.replace(**changes)
-    idle = changed.without_effect(changes)
-    return config.replace(**{name: v for name, v in changes.items() if name not in idle})
-
-
-def run_missing(
-    configs: Sequence[Config], folder: Path, watch: WatcherOf, vary: Vary = NOTHING
-) -> list[RunDirectory]:
-    """Every configuration's run: found finished, continued, or played from the beginning."""
-    runs = []
-    for number, config in enumerate(configs, start=1):
-        label = f"[{number}/{len(configs)}] {config.method}/{config.filter}"
-        for name in vary:
-            if name not in config.without_effect(vary):
-                label += f"/{name} {getattr(config, name)}"
-        label += f"/seed {config.seed}"
-        runs.append(fleet.complete(Job.of(config, folder), watch(label)))
-    return runs
-
-
-def grouped(
-    configs: Sequence[Config], runs: Sequence[RunDirectory], vary: Vary = NOTHING
-) -> list[Group]:
-    """Runs by method, filter and varied settings, in the order of their first appearance."""
-    found: dict[tuple[str, str, tuple[tuple[str, Any], ...]], list[RunDirectory]] = {}
-    for config, run in zip(configs, runs, strict=True):
-        idle = config.without_effect(vary)
-        varied = tuple((name, IDLE if name in idle else getattr(config, name)) for name in vary)
-        found.setdefault((config.method, config.filter, varied), []).append(run)
-    return [Group(*key, tuple(members)) for key, members in found.items()]
+    found: dict[str, Config] = {}
+    for seed, name, kind, *values in itertools.product(seeds, names, filters, *vary.values()):
+        config = base.replace(method=name, filter=kind, seed=seed, options=own[name])
+        changes = dict(zip(vary, values, strict=True))
+        idle = config.replace(**changes).without_effect(changes)
+        config = config.replace(**{name: v for name, v in changes.items() if name not in idle})
+        found[config.digest] = config
+    return list(found.values())
 
 
 def spread(values: Sequence[float], form: str = "{:.1f}") -> str:
@@ -133,12 +82,10 @@ def spread(values: Sequence[float], form: str = "{:.1f}") -> str:
     ('81.0 +- 1.4', '80.0')
     """
     mean = form.format(statistics.fmean(values))
-    if len(values) == 1:
-        return mean
-    return f"{mean} +- {form.format(statistics.stdev(values))}"
+    return mean if len(values) == 1 else f"{mean} +- {form.format(statistics.stdev(values))}"
 
 
-def _rounds_to_target(summaries: list[Summary]) -> str:
+def _rounds_to_target(summaries: list[dict[str, Any]]) -> str:
     if not summaries[0]["target"]:
         return "-"
     reached = [s["rounds_to_target"] for s in summaries if s["rounds_to_target"] is not None]
@@ -150,7 +97,7 @@ def _rounds_to_target(summaries: list[Summary]) -> str:
 
 def row(group: Group) -> dict[str, str]:
     """One line of the table."""
-    summaries = group.summaries()
+    summaries = [run.summary() for run in group.runs]
 
     def of(key: str, form: str = "{:.1f}", factor: float = 1.0) -> str:
         return spread([factor * s[key] for s in summaries], form)
@@ -192,15 +139,32 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def write_report(
-    folder: Path, groups: Sequence[Group], configs: Sequence[Config]
+def compare(
+    configs: Sequence[Config], folder: Path, watch: Callable[[str], Watcher], vary: Vary
 ) -> tuple[list[Path], list[dict[str, str]]]:
-    """The report's files; the paths of the pictures, and the rows of the table."""
+    """Play what is missing; the paths of the pictures, and the rows of the table."""
+    check_folder(folder)
+    groups: dict[tuple[str, str, tuple[tuple[str, Any], ...]], Group] = {}
+    for number, config in enumerate(configs, start=1):
+        idle = config.without_effect(vary)
+        varied = tuple((name, IDLE if name in idle else getattr(config, name)) for name in vary)
+        told = [f"{name} {value}" for name, value in varied if value != IDLE]
+        label = "/".join([config.method, config.filter, *told, f"seed {config.seed}"])
+        watcher = watch(f"[{number}/{len(configs)}] {label}")
+        key = (config.method, config.filter, varied)
+        group = groups.setdefault(key, Group(*key, []))
+        group.runs.append(fleet.complete(Job.of(config, folder), watcher))
+    return _write_report(folder, list(groups.values()), configs[0])
+
+
+def _write_report(
+    folder: Path, groups: Sequence[Group], first: Config
+) -> tuple[list[Path], list[dict[str, str]]]:
     from specgrad_fl import plots
 
     rows = [row(group) for group in groups]
     report = {
-        "configuration": configs[0].as_dict(),
+        "configuration": first.as_dict(),
         "runs": {group.label: [run.path.name for run in group.runs] for group in groups},
         "table": rows,
     }
@@ -213,26 +177,12 @@ def write_report(
     pictures = [folder / "compare.png"]
     plots.bands(pictures[0], curves)
     served = {
-        label: [accuracy for records in runs for accuracy in records[-1].get(EACH_CLIENT, ())]
+        label: [
+            accuracy for records in runs for accuracy in records[-1].get("client_accuracies", ())
+        ]
         for label, runs in curves.items()
     }
     if all(served.values()):
         pictures.append(folder / "compare-clients.png")
         plots.clients(pictures[1], served)
     return pictures, rows
-
-
-def compare(
-    base: Config,
-    names: Sequence[str],
-    filters: Sequence[str],
-    seeds: Sequence[int],
-    folder: Path,
-    watch: WatcherOf,
-    vary: Vary = NOTHING,
-) -> tuple[list[Path], list[dict[str, str]]]:
-    """The paths of the pictures, and the rows of the table."""
-    configs = plan(base, names, filters, seeds, vary)
-    check_folder(folder)
-    groups = grouped(configs, run_missing(configs, folder, watch, vary), vary)
-    return write_report(folder, groups, configs)

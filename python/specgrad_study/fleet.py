@@ -6,19 +6,23 @@ the same run.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specgrad_fl import pool, storage, training
+from specgrad_data import Dataset
+from specgrad_fl import pool, prepare, storage, training
 from specgrad_fl.config import Config
+from specgrad_fl.engine import Engine
 from specgrad_fl.errors import Diverged, RunError
+from specgrad_fl.partition import Partition
 from specgrad_fl.pool import NEWS, Message, Pool, WorkerDied
 from specgrad_fl.progress import SECONDS_BETWEEN_LINES, Watcher, clock, rewrite
 from specgrad_fl.records import Record
@@ -94,15 +98,14 @@ def missing(jobs: Sequence[Job]) -> list[Job]:
     return [job for job in jobs if stored_outcome(job) is None]
 
 
-def unique(jobs: Sequence[Job]) -> list[Job]:
-    """Each run once, in the order of its first appearance."""
-    return list({job.path: job for job in jobs}.values())
-
-
 def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
     """All jobs, in ``processes`` processes; outcomes in the order of the jobs."""
+
+    def watch(job: Job) -> Watcher:
+        return lambda record, _: heard(job, record)
+
     if processes <= 1:
-        return [play_one(job, functools.partial(_forward, job, heard)) for job in jobs]
+        return [play_one(job, watch(job)) for job in jobs]
     pool = Pool("specgrad_study.fleet", min(processes, len(jobs)), threads=1)
     orders = [{"config": job.config.as_dict(), "path": str(job.path)} for job in jobs]
     outcomes: dict[int, Outcome] = {}
@@ -127,10 +130,6 @@ def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
     return [outcomes[index] for index in range(len(jobs))]
 
 
-def _forward(job: Job, heard: Listener, record: Record, config: Config) -> None:
-    heard(job, record)
-
-
 def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str]:
     """The child's side: play one job, with its rounds as news."""
     job = Job(Config(**order["config"]), Path(order["path"]))
@@ -138,84 +137,91 @@ def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str]:
     return outcome.status, outcome.reason
 
 
-class FleetProgress:
+class _Progress:
     """Of many runs side by side: all of them in the live line, JSON for each finished run."""
 
-    def __init__(self, jobs: Sequence[Job], quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self._runs = len(jobs)
         self._done_runs = 0
         self._left = sum(job.config.rounds - len(RunDirectory(job.path).records()) for job in jobs)
-        self._played = 0
+        self.played = 0
         self._lock = threading.Lock()
         self._begun = time.perf_counter()
 
-    @property
-    def seconds_left(self) -> float:
-        """By the pace so far, all processes together."""
-        elapsed = time.perf_counter() - self._begun
-        return elapsed / max(self._played, 1) * self._left
-
     def __call__(self, job: Job, record: Record) -> None:
         with self._lock:
-            self._count(job, record)
-
-    def _count(self, job: Job, record: Record) -> None:
-        self._played += 1
-        self._left -= 1
-        ended = record["round"] == job.config.rounds
-        self._done_runs += ended
-        if self._quiet:
-            return
-        if sys.stderr.isatty():
+            self.played += 1
+            self._left -= 1
+            ended = record["round"] == job.config.rounds
+            self._done_runs += ended
+            # by the pace so far, all processes together
+            left = (time.perf_counter() - self._begun) / self.played * self._left
             accuracy = record.get("test_accuracy")
-            score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
-            rewrite(
-                sys.stderr,
-                f"[{self._done_runs}/{self._runs} runs]",
-                f"left {clock(self.seconds_left)}",
-                f"round {record['round']}/{job.config.rounds}{score}",
-                job.path.name,
-            )
-        elif ended:
-            facts = {
-                "run": job.path.name,
-                "runs_done": self._done_runs,
-                "of": self._runs,
-                "test_accuracy": record.get("test_accuracy"),
-                "seconds_left": round(self.seconds_left),
-            }
-            print(json.dumps(facts), flush=True)
-
-    def end(self) -> None:
-        """Leave the live line."""
-        if not self._quiet and sys.stderr.isatty() and self._played:
-            sys.stderr.write("\n")
+            if sys.stderr.isatty():
+                score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
+                rewrite(
+                    sys.stderr,
+                    f"[{self._done_runs}/{self._runs} runs]",
+                    f"left {clock(left)}",
+                    f"round {record['round']}/{job.config.rounds}{score}",
+                    job.path.name,
+                )
+            elif ended:
+                facts = {
+                    "run": job.path.name,
+                    "runs_done": self._done_runs,
+                    "of": self._runs,
+                    "test_accuracy": accuracy,
+                    "seconds_left": round(left),
+                }
+                print(json.dumps(facts), flush=True)
 
 
-class Status:
-    """What is being done: a live line on a terminal, a line every few seconds elsewhere."""
+def play_shown(jobs: Sequence[Job], processes: int, quiet: bool) -> list[Outcome]:
+    """As :func:`play`, saying how far the runs are, unless that is not wanted."""
+    if quiet:
+        return play(jobs, processes, lambda job, record: None)
+    progress = _Progress(missing(jobs))
+    try:
+        return play(jobs, processes, progress)
+    finally:
+        if sys.stderr.isatty() and progress.played:
+            sys.stderr.write("\n")  # leave the live line
 
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._begun = time.perf_counter()
-        self._next = 0.0
 
-    def __call__(self, text: str) -> None:
-        live = sys.stderr.isatty()
-        passed = time.perf_counter() - self._begun
-        if self._quiet or (not live and passed < self._next):
+@contextmanager
+def trial(config: Config, dataset: Dataset, partition: Partition) -> Iterator[Engine]:
+    """The engine of a run that nobody keeps."""
+    with tempfile.TemporaryDirectory() as folder:
+        resolved = prepare.resolve(config, dataset, partition)
+        tried = Engine(resolved, dataset, partition, RunDirectory(Path(folder))).start()
+        try:
+            yield tried
+        finally:
+            tried.close()
+
+
+@contextmanager
+def status(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Tells what is being done: a live line on a terminal, a line every few seconds elsewhere."""
+    live, begun, due = sys.stderr.isatty(), time.perf_counter(), 0.0
+
+    def say(text: str) -> None:
+        nonlocal due
+        passed = time.perf_counter() - begun
+        if quiet or (not live and passed < due):
             return
-        self._next = passed + SECONDS_BETWEEN_LINES
+        due = passed + SECONDS_BETWEEN_LINES
         line = f"{clock(passed)}  {text}"
         if live:
             rewrite(sys.stderr, line)
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def done(self) -> None:
-        """Clear the live line."""
-        if not self._quiet and sys.stderr.isatty():
+    try:
+        yield say
+    finally:
+        if live and not quiet:
             sys.stderr.write("\r\x1b[2K")
 
 

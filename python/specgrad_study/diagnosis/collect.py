@@ -9,6 +9,8 @@ held together.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,9 +32,9 @@ from specgrad_kernels import FilterSpec, diagnostics, select_layers
 from specgrad_kernels.diagnostics import Disagreement, Noise, Snapshot
 from specgrad_kernels.flow import EMBEDDING, SHORTCUT, SHORTCUT_BY_SHAPE, TRANSITION
 from specgrad_study.diagnosis.effects import Effect, Effects
+from specgrad_study.diagnosis.similarity import IMAGES
 
 PASS_BATCH = 250
-NOISE_BATCHES = 8
 FULL, BATCH, UPDATE = SOURCES = ("full", "batch", "update")
 NOT_DIAGNOSED = (SHORTCUT, SHORTCUT_BY_SHAPE, TRANSITION, EMBEDDING)
 
@@ -104,15 +106,37 @@ class Checkpoint:
         )
 
 
-def diagnosed_spec(config: Config, model: nn.Module) -> tuple[list[str], FilterSpec]:
-    """The filtered layers, and the FFT filter with the configuration's ratios and order.
+@dataclass(frozen=True)
+class Request:
+    """What is measured at each round.
 
-    A run without a filter is diagnosed for the one it could have.
+    changes: fields of :class:`FilterSpec` in which the diagnosed filter differs from the
+        configuration's, such as ``{"ratio": 0.1}``
+    after: by label, further changes, each a filter whose effect on the disagreement of the
+        filtered layers is tried, such as ``{"lap": {"method": "lap"}}``
+    noise_batches: mini-batches for the noise of a client's gradient; 0 leaves it out
+    local: whether to compare the local models of the round: cosines of updates, CKA of features;
+        with ``batch``, their updates are a source of the gradient too
+    images: test images for the features
+    batch: whether one mini-batch is a source of the gradient besides the full pass
+    contenders: by label, settings of filters whose effect on every source is measured
     """
-    kind = config.filter if config.filter != "none" else "fft"
-    plan = filters.filter_plan(model, config.replace(filter=kind))
-    assert plan is not None
-    return plan.names, FilterSpec("fft", plan.spec.ratio, order=plan.spec.order)
+
+    changes: Changes = field(default_factory=dict)
+    after: Mapping[str, Changes] = field(default_factory=dict)
+    noise_batches: int = 8
+    local: bool = False
+    images: int = IMAGES
+    batch: bool = False
+    contenders: Mapping[str, Changes] = field(default_factory=dict)
+
+    def key(self, config: Config) -> str:
+        """Fingerprint of configuration and request: stored rounds of another are not taken."""
+        what = json.dumps([config.digest, vars(self)], default=dict)
+        return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+USUAL = Request()
 
 
 def changed(spec: FilterSpec, changes: Changes) -> FilterSpec:
@@ -143,45 +167,34 @@ def weight_tensors(model: nn.Module) -> list[str]:
 
 
 class Collector:
-    """Measures any clients of one federation at any weights.
-
-    changes: fields of :class:`FilterSpec` in which the diagnosed filter differs from the
-        configuration's, such as ``{"ratio": 0.1}``
-    after: by label, further changes, each a filter whose effect on the disagreement of the
-        filtered layers is tried, such as ``{"lap": {"method": "lap"}}``
-    noise_batches: mini-batches for the noise of a client's gradient; 0 leaves it out
-    batch: whether one mini-batch is measured as a source of its own
-    contenders: by label, settings of filters whose effect on every source is measured
-    """
+    """Measures any clients of one federation at any weights."""
 
     def __init__(
-        self,
-        config: Config,
-        dataset: Dataset,
-        partition: Partition,
-        *,
-        changes: Changes | None = None,
-        after: Mapping[str, Changes] | None = None,
-        noise_batches: int = NOISE_BATCHES,
-        batch: bool = False,
-        contenders: Mapping[str, Changes] | None = None,
+        self, config: Config, dataset: Dataset, partition: Partition, request: Request = USUAL
     ) -> None:
         self.config = config
+        self.request = request
         self.partition = partition.clients
         kind, arrays = samples.stored(dataset, augment=False, channels_last=config.channels_last)
-        blueprint = Blueprint(config, kind, prepare.inputs_of(dataset))
-        self.flat = prepare.build_model(blueprint)
+        self.flat = prepare.build_model(Blueprint(config, kind, prepare.inputs_of(dataset)))
         self.samples = Samples(kind, arrays, machine.device_of(config))
-        self.filtered, spec = diagnosed_spec(config, self.flat.model)
-        self.spec = changed(spec, changes or {})
+        # a run without a filter is diagnosed for the one it could have
+        filtered = config if config.filter != "none" else config.replace(filter="fft")
+        plan = filters.filter_plan(self.flat.model, filtered)
+        assert plan is not None
+        self.filtered = plan.names
+        spec = FilterSpec("fft", plan.spec.ratio, order=plan.spec.order)
+        self.spec = changed(spec, request.changes)
         self.measured = weight_tensors(self.flat.model)
-        self.after = {label: changed(self.spec, each) for label, each in (after or {}).items()}
-        self.noise_batches = noise_batches
-        self.batch = batch
+        self.after = {label: changed(self.spec, each) for label, each in request.after.items()}
+        # a contender names all settings of its filter
+        names = [name for name in FIELDS if name == "ratio" or name.startswith("filter")]
+        defaults = Config()
+        plain = config.replace(**{name: getattr(defaults, name) for name in names})
         self.plans = {
-            label: plan
-            for label, each in (contenders or {}).items()
-            if (plan := filters.filter_plan(self.flat.model, plain(config).replace(**each)))
+            label: tried
+            for label, each in request.contenders.items()
+            if (tried := filters.filter_plan(self.flat.model, plain.replace(**each)))
         }
         self._named = dict(self.flat.model.named_parameters())
 
@@ -214,7 +227,7 @@ class Collector:
             self._draw_batch(client, draw)
             return {"all": self.flat.grads}
 
-        return diagnostics.noise(full, (drawn() for _ in range(self.noise_batches)))
+        return diagnostics.noise(full, (drawn() for _ in range(self.request.noise_batches)))
 
     def _meters(self) -> tuple[Disagreement, Effects]:
         meter = Disagreement(self.filtered, self.spec, measured=self.measured, after=self.after)
@@ -249,54 +262,40 @@ class Collector:
     ) -> Checkpoint:
         """Gradients of ``clients`` at ``weights``, weighted by their numbers of samples."""
         self.load(weights, buffers)
-        meters = {FULL: self._meters()} | ({BATCH: self._meters()} if self.batch else {})
+        meters = {FULL: self._meters()} | ({BATCH: self._meters()} if self.request.batch else {})
         sizes = [len(self.partition[each]) for each in clients]
         losses, sigmas = 0.0, []
         for number, (each, size) in enumerate(zip(clients, sizes, strict=True), start=1):
             say(f"round {round_number}: gradient of client {each}, {number} of {len(clients)}")
             losses += size * self.gradient(each)
             self._add(meters[FULL], size, each, round_number)
-            if self.noise_batches:
+            if self.request.noise_batches:
                 sigmas.append(self._noise(each, round_number))
-            if self.batch:
-                draw = generator(self.config.seed, "one batch", round_number, each)
-                self._draw_batch(each, draw)
+            if self.request.batch:
+                self._draw_batch(each, generator(self.config.seed, "one batch", round_number, each))
                 self._add(meters[BATCH], size, each, round_number)
-        measured = Checkpoint(
+        return Checkpoint(
             round=round_number,
             clients=list(clients),
             loss=losses / sum(sizes),
             snapshot=meters[FULL][0].result(),
             noise=diagnostics.combined_noise(sizes, sigmas) if sigmas else None,
-        )
-        return self._told(measured, meters)
-
-    def _told(
-        self, measured: Checkpoint, meters: Mapping[str, tuple[Disagreement, Effects]]
-    ) -> Checkpoint:
-        others = {k: meter.result() for k, (meter, _) in meters.items() if k != FULL}
-        effects = {k: each.result() for k, (_, each) in meters.items() if self.plans}
-        return replace(
-            measured,
-            others={**measured.others, **others},
-            effects={**measured.effects, **effects},
+            others={name: each.result() for name, (each, _) in meters.items() if name != FULL},
+            effects={name: each.result() for name, (_, each) in meters.items() if self.plans},
         )
 
     def with_updates(
         self, measured: Checkpoint, start: Tensor, results: Sequence[Tensor], lr: float
     ) -> Checkpoint:
         """The checkpoint with local updates as a source: ``results`` of its clients in order."""
-        meters = {UPDATE: self._meters()}
+        meters = self._meters()
         for client, result in zip(measured.clients, results, strict=True):
             size = len(self.partition[client])
             steps = self.config.epochs * math.ceil(size / self.config.batch_size)
             self.flat.grads.copy_((start - result) / (lr * steps))
-            self._add(meters[UPDATE], size, client, measured.round)
-        return self._told(measured, meters)
-
-
-def plain(config: Config) -> Config:
-    """The configuration without a filter: a contender names all of its own."""
-    names = [name for name in FIELDS if name == "ratio" or name.startswith("filter")]
-    defaults = Config()
-    return config.replace(**{name: getattr(defaults, name) for name in names})
+            self._add(meters, size, client, measured.round)
+        return replace(
+            measured,
+            others=measured.others | {UPDATE: meters[0].result()},
+            effects=measured.effects | ({UPDATE: meters[1].result()} if self.plans else {}),
+        )

@@ -12,12 +12,11 @@ from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
-from specgrad_kernels import FilterSpec
 from specgrad_kernels.spec import METHODS
 from specgrad_study.diagnosis import files, replay
-from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, changed
-from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text
-from specgrad_study.fleet import Status
+from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, Request, Say
+from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text, theory
+from specgrad_study.fleet import status
 
 
 def tried(filters: list[str], orders: list[str]) -> dict[str, Changes]:
@@ -42,35 +41,31 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--smoothness is {arguments.smoothness}; it must be positive")
     if arguments.noise_batches < 0:
         raise ConfigError(f"--noise-batches is {arguments.noise_batches}; the least is 0")
-    status = Status(arguments.quiet)
-    try:
-        if arguments.gradients:
-            _from_files(arguments, status)
-        else:
-            _from_run(arguments, status)
-    finally:
-        status.done()
+    given = {"ratio": arguments.ratio, "order": arguments.order}
+    request = Request(
+        changes={name: value for name, value in given.items() if value is not None},
+        after=tried(arguments.filters, arguments.orders),
+        noise_batches=arguments.noise_batches,
+        local=arguments.local or arguments.source == UPDATE,
+        batch=arguments.local or arguments.source != FULL,
+    )
+    diagnose = _from_files if arguments.gradients else _from_run
+    with status(arguments.quiet) as say:
+        diagnose(arguments, request, say)
 
 
 def _check_source(arguments: argparse.Namespace) -> None:
     """Refuse a flag that means nothing for what is diagnosed."""
-    of_runs, of_files = (
-        ["rounds", "local", "smoothness", "data_root", "source"],
-        ["weights", "select"],
-    )
-    other, flags = ("a run", of_runs) if arguments.gradients else ("gradient files", of_files)
+    if arguments.gradients:
+        other, flags = "a run", ["rounds", "local", "smoothness", "data_root", "source"]
+    else:
+        other, flags = "gradient files", ["weights", "select"]
     for name in flags:
         if getattr(arguments, name) not in (None, [], "", False, FULL):
             raise ConfigError(f"--{name.replace('_', '-')} is about {other}; leave it out")
 
 
-def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the command line changes in the diagnosed filter."""
-    given = {"ratio": arguments.ratio, "order": arguments.order}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _from_run(arguments: argparse.Namespace, status: Status) -> None:
+def _from_run(arguments: argparse.Namespace, request: Request, say: Say) -> None:
     source = RunDirectory(arguments.run)
     config = source.config()
     if arguments.data_root:
@@ -79,42 +74,29 @@ def _from_run(arguments: argparse.Namespace, status: Status) -> None:
         raise RunError(f"{source.path} has no partition.npz yet; resume the run first")
     out = arguments.out or source.path / "diagnosis"
     rounds = arguments.rounds or [source.load_rounds()]
-    request = replay.Request(
-        changes=_changes(arguments),
-        after=tried(arguments.filters, arguments.orders),
-        noise_batches=arguments.noise_batches,
-        local=arguments.local or arguments.source == UPDATE,
-        batch=arguments.local or arguments.source != FULL,
-    )
-    measured = replay.along(config, rounds, out, request, source=source, say=status)
+    measured = replay.along(config, rounds, out, request, source=source, say=say)
     samples = max(Partition.load(source.partition_path).sizes)
     limits = (arguments.share, arguments.rho_limit)
-    diagnosis = Diagnosis.of(source.path.name, measured, *limits, arguments.source)
-    _write(out, diagnosis, as_json(diagnosis, config, samples, arguments.smoothness))
+    diagnosis = Diagnosis(source.path.name, measured, *limits, arguments.source)
+    _write(out, diagnosis, theory(measured, config, samples, arguments.smoothness))
 
 
-def _from_files(arguments: argparse.Namespace, status: Status) -> None:
-    spec = changed(FilterSpec(), _changes(arguments))
-    after = tried(arguments.filters, arguments.orders)
+def _from_files(arguments: argparse.Namespace, request: Request, say: Say) -> None:
     measured = files.from_files(
-        arguments.gradients,
-        arguments.weights,
-        select=arguments.select,
-        spec=spec,
-        after={label: changed(spec, each) for label, each in after.items()},
-        say=status,
+        arguments.gradients, arguments.weights, arguments.select, request, say
     )
     title = f"{len(arguments.gradients)} gradient files"
-    diagnosis = Diagnosis.of(title, [measured], arguments.share, arguments.rho_limit)
-    _write(arguments.out or Path("diagnosis"), diagnosis, as_json(diagnosis))
+    diagnosis = Diagnosis(title, [measured], arguments.share, arguments.rho_limit)
+    _write(arguments.out or Path("diagnosis"), diagnosis, theory([measured]))
 
 
-def _write(out: Path, diagnosis: Diagnosis, found: dict[str, Any]) -> None:
+def _write(out: Path, diagnosis: Diagnosis, bounds: dict[str, Any]) -> None:
     """All files, then the table on standard output."""
     from specgrad_study.diagnosis import pictures  # matplotlib takes a second to import
 
+    found = as_json(diagnosis, bounds)
     storage.make_folder(out)
-    pictures.bands(out / "bands.png", {diagnosis.title: diagnosis.band_energies})
+    pictures.bands(out / "bands.png", {diagnosis.title: found["bands"]["energy"]})
     pictures.layers(out / "layers.png", diagnosis)
     pictures.after_filter(out / "filter.png", diagnosis)
     for checkpoint in diagnosis.checkpoints:

@@ -56,11 +56,10 @@ class Effects:
     def __init__(self, flat: FlatModel, plans: Mapping[str, Plan], filtered: Sequence[str]) -> None:
         named = dict(flat.model.named_parameters())
         self._flat = flat
-        self._plans = dict(plans)
+        self._plans = plans
         self._layers = [named[name] for name in filtered]
         length = sum(layer.numel() for layer in self._layers)
-        labels = (WHOLE, *self._plans)
-        self._running = {label: _Running(length, flat.grads.device) for label in labels}
+        self._running = {label: _Running(length, flat.grads.device) for label in (WHOLE, *plans)}
 
     def _vector(self) -> Tensor:
         grads = [layer.grad for layer in self._layers if layer.grad is not None]
@@ -79,11 +78,9 @@ class Effects:
         """By label what is left."""
         whole = self._running[WHOLE]
         return {
-            label: Effect(
-                _share(self._running[label].spread, whole.spread),
-                _share(self._running[label].signal, whole.signal),
-            )
-            for label in self._plans
+            label: Effect(_share(each.spread, whole.spread), _share(each.signal, whole.signal))
+            for label, each in self._running.items()
+            if label != WHOLE
         }
 
 

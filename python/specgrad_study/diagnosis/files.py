@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specgrad_kernels import FilterSpec
 from specgrad_kernels.diagnostics import Cosines, Disagreement
-from specgrad_study.diagnosis.collect import Checkpoint, Say, say_nothing
+from specgrad_study.diagnosis.collect import USUAL, Checkpoint, Request, Say, changed, say_nothing
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -53,18 +53,17 @@ def chosen_layers(tensors: Mapping[str, Tensor], select: str) -> list[str]:
 def from_files(
     paths: Sequence[Path],
     weights: Sequence[float] = (),
-    *,
     select: str = "",
-    spec: FilterSpec | None = None,
-    after: Mapping[str, FilterSpec] | None = None,
+    request: Request = USUAL,
     say: Say = say_nothing,
 ) -> Checkpoint:
     """What the clients disagree about, and the mean cosine of their gradients.
 
     weights: of the clients, such as their numbers of samples; by default all the same
     select: regular expression for the tensors to filter
+    request: of which the filter and those to try matter here
 
-    Each file is read twice, so that one is in memory at a time.
+    One file is in memory at a time.
     """
     if len(paths) < 2:
         raise RunError(f"{len(paths)} gradient file was given; disagreement needs two clients")
@@ -73,18 +72,17 @@ def from_files(
     first = read(paths[0])
     filtered = chosen_layers(first, select)
     measured = [name for name, tensor in first.items() if tensor.dim() >= 2 or name in filtered]
-    meter = Disagreement(filtered, spec, measured=measured, after=after)
+    spec = changed(FilterSpec(), request.changes)
+    after = {label: changed(spec, each) for label, each in request.after.items()}
+    meter, cosines = Disagreement(filtered, spec, measured=measured, after=after), Cosines()
     weights = weights or [1.0] * len(paths)
-    for weight, (path, tensors) in zip(weights, _each(paths, "spectra", say), strict=True):
+    for number, (path, weight) in enumerate(zip(paths, weights, strict=True), start=1):
+        say(f"file {number} of {len(paths)}")
+        tensors = read(path)
         try:
             meter.add(weight, tensors)
-        except (ValueError, TypeError) as error:
-            raise RunError(f"{path}: {error}") from error
-    cosines = Cosines()
-    for path, tensors in _each(paths, "cosines", say):
-        try:
             cosines.add(tensors)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise RunError(f"{path}: {error}") from error
     return Checkpoint(
         round=0,
@@ -93,9 +91,3 @@ def from_files(
         snapshot=meter.result(),
         cosine=cosines.mean(),
     )
-
-
-def _each(paths: Sequence[Path], what: str, say: Say) -> Iterator[tuple[Path, dict[str, Tensor]]]:
-    for number, path in enumerate(paths, start=1):
-        say(f"{what}: file {number} of {len(paths)}")
-        yield path, read(path)

@@ -49,13 +49,10 @@ def layers(path: Path, diagnosis: Diagnosis) -> None:
     figure = Figure(figsize=(8, 1.5 + 0.28 * len(named)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(100 * np.array(shares), aspect="auto", cmap="viridis", vmin=0)
-    axes.set(
-        xlabel="frequency band, low to high",
-        xticks=range(BANDS),
-        xticklabels=range(1, BANDS + 1),
-        yticks=range(len(named)),
-    )
-    axes.set_yticklabels([_with_ratio(name, ratios.get(name)) for name in named], fontsize="small")
+    axes.set_xlabel("frequency band, low to high")
+    axes.set_xticks(range(BANDS), list(map(str, range(1, BANDS + 1))))
+    labels = [_with_ratio(name, ratios.get(name)) for name in named]
+    axes.set_yticks(range(len(named)), labels, fontsize="small")
     figure.colorbar(image, label="share of the layer's disagreement (%)")
     save(figure, path)
 
@@ -68,19 +65,17 @@ def _with_ratio(name: str, ratio: float | None) -> str:
 
 def _curve(snapshots: Sequence[Snapshot]) -> tuple[list[float], list[float], list[float]]:
     """Ratio, share of disagreement left, and rho, in the filtered layers, means over rounds."""
-    ratios, left, rho = [], [], []
+    left, rho = [], []
     for ratio in RATIOS:
-        kept, cost = [], []
+        kept, cost = 0.0, 0.0
         for snapshot in snapshots:
-            filtered = snapshot.filtered
-            low = sum(layer.low(layer.cutoff_of(ratio)) for layer in filtered)
-            signal = sum(layer.low_signal(layer.cutoff_of(ratio)) for layer in filtered)
-            kept.append(1 - low / (snapshot.filtered_disagreement or 1.0))
-            cost.append(signal / (snapshot.signal or 1.0))
-        ratios.append(float(ratio))
-        left.append(100 * sum(kept) / len(kept))
-        rho.append(100 * sum(cost) / len(cost))
-    return ratios, left, rho
+            low = sum(layer.low(layer.cutoff_of(ratio)) for layer in snapshot.filtered)
+            signal = sum(layer.low_signal(layer.cutoff_of(ratio)) for layer in snapshot.filtered)
+            kept += 1 - low / (snapshot.filtered_disagreement or 1.0)
+            cost += signal / (snapshot.signal or 1.0)
+        left.append(100 * kept / len(snapshots))
+        rho.append(100 * cost / len(snapshots))
+    return list(map(float, RATIOS)), left, rho
 
 
 def after_filter(path: Path, diagnosis: Diagnosis) -> None:

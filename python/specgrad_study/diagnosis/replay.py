@@ -7,11 +7,10 @@ interrupted diagnosis goes on where it stopped.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,42 +23,8 @@ from specgrad_fl.runs import RunDirectory
 from torch import Tensor
 
 from specgrad_kernels.diagnostics import Cosines
-from specgrad_study.diagnosis.collect import (
-    NOISE_BATCHES,
-    Changes,
-    Checkpoint,
-    Collector,
-    Say,
-    say_nothing,
-)
-from specgrad_study.diagnosis.similarity import IMAGES, features, similarity
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is measured at each round.
-
-    changes, after: the diagnosed filter and the ones to try, see :class:`Collector`
-    noise_batches: mini-batches for each client's gradient noise; 0 for none
-    local: whether to compare the local models of the round: cosines of updates, CKA of features;
-        with ``batch``, their updates are a source of the gradient too
-    images: test images for the features
-    batch: whether one mini-batch is a source of the gradient besides the full pass
-    contenders: settings of filters whose effect is measured, see :class:`Collector`
-    """
-
-    changes: Changes = field(default_factory=dict)
-    after: Mapping[str, Changes] = field(default_factory=dict)
-    noise_batches: int = NOISE_BATCHES
-    local: bool = False
-    images: int = IMAGES
-    batch: bool = False
-    contenders: Mapping[str, Changes] = field(default_factory=dict)
-
-    def key(self, config: Config) -> str:
-        """Fingerprint of configuration and request: stored rounds of another are not taken."""
-        what = json.dumps([config.digest, vars(self)], default=dict)
-        return hashlib.sha256(what.encode()).hexdigest()[:16]
+from specgrad_study.diagnosis.collect import USUAL, Checkpoint, Collector, Request, Say, say_nothing
+from specgrad_study.diagnosis.similarity import features, similarity
 
 
 class _Store:
@@ -83,6 +48,9 @@ class _Store:
                 f"{self._path(number)} is damaged ({error!r}); remove it and try again"
             ) from error
 
+    def held(self, numbers: Sequence[int]) -> list[Checkpoint]:
+        return [found for number in numbers if (found := self.get(number))]
+
     def put(self, measured: Checkpoint) -> None:
         fields = {"key": self._key, "checkpoint": measured.as_dict()}
         storage.write_text(self._path(measured.round), json.dumps(fields) + "\n")
@@ -92,15 +60,14 @@ def stored(config: Config, out: Path, request: Request) -> list[Checkpoint]:
     """The rounds that :func:`along` has measured so far, in their order."""
     store = _Store(out, request.key(config))
     numbers = sorted(int(path.stem.removeprefix("round-")) for path in out.glob("round-*.json"))
-    measured = [store.get(number) for number in numbers]
-    return [each for each in measured if each is not None]
+    return store.held(numbers)
 
 
 def along(
     config: Config,
     rounds: Sequence[int],
     out: Path,
-    request: Request | None = None,
+    request: Request = USUAL,
     *,
     source: RunDirectory | None = None,
     say: Say = say_nothing,
@@ -110,7 +77,6 @@ def along(
     out: folder for the measured rounds, and for the copy of the run while it is played
     source: the run to be diagnosed; without it, one is played from ``config``
     """
-    request = request or Request()
     wanted = sorted(set(rounds))
     if not wanted:
         raise RunError("rounds is empty; give at least one number of rounds done")
@@ -131,26 +97,16 @@ def along(
         if missing:
             torch.set_num_threads(config.threads)
             _prepare(copy, config, source, missing[0])
-            collector = Collector(
-                config,
-                dataset,
-                partition,
-                changes=request.changes,
-                after=request.after,
-                noise_batches=request.noise_batches,
-                batch=request.batch,
-                contenders=request.contenders,
-            )
+            collector = Collector(config, dataset, partition, request)
             trains = request.local or missing[-1] > copy.load_rounds()
             played = config if trains else config.replace(workers=1)
             player = Engine(played, dataset, partition, copy).start()
             try:
-                _play(player, collector, missing, request, store, say)
+                _play(player, collector, missing, store, say)
             finally:
                 player.close()
     shutil.rmtree(copy.path)
-    measured = [store.get(number) for number in wanted]
-    return [each for each in measured if each is not None]
+    return store.held(wanted)
 
 
 def _prepare(copy: RunDirectory, config: Config, source: RunDirectory | None, first: int) -> None:
@@ -172,14 +128,10 @@ def _prepare(copy: RunDirectory, config: Config, source: RunDirectory | None, fi
 
 
 def _play(
-    player: Engine,
-    collector: Collector,
-    missing: Sequence[int],
-    request: Request,
-    store: _Store,
-    say: Say,
+    player: Engine, collector: Collector, missing: Sequence[int], store: _Store, say: Say
 ) -> None:
     """Measure before the round is played, since that moves the weights; keep it afterwards."""
+    local = collector.request.local
     for number in range(player.state.rounds, missing[-1] + 1):
         board = player.board
         before, measured = board.weights.clone(), None
@@ -189,24 +141,19 @@ def _play(
                 before, active, round_number=number, buffers=board.buffers, say=say
             )
         ends = number == missing[-1]
-        if not ends or request.local:
-            say(f"round {number + 1} of {missing[-1] + request.local}: local training")
+        if not ends or local:
+            say(f"round {number + 1} of {missing[-1] + local}: local training")
             record = player.round(number)
         if measured is not None:
-            if request.local:
-                measured = _with_local_models(player, collector, measured, before, request, say)
+            if local:
+                measured = _with_local_models(player, collector, measured, before, say)
             store.put(replace(measured, origin=machine.report()))
         if not ends:
             player.keep(record)
 
 
 def _with_local_models(
-    player: Engine,
-    collector: Collector,
-    measured: Checkpoint,
-    before: Tensor,
-    request: Request,
-    say: Say,
+    player: Engine, collector: Collector, measured: Checkpoint, before: Tensor, say: Say
 ) -> Checkpoint:
     """Compare what the clients of the round just played have learned."""
     cosines, kept = Cosines(), []
@@ -214,8 +161,8 @@ def _with_local_models(
         say(f"round {measured.round}: features of the model of client {client}")
         cosines.add({"update": player.board.results[row] - before})
         collector.load(player.board.results[row], player.board.buffer_results[row])
-        kept.append(features(collector.flat.model, collector.samples, request.images))
-    if request.batch:
+        kept.append(features(collector.flat.model, collector.samples, collector.request.images))
+    if collector.request.batch:
         lr = player.config.learning_rate(measured.round)
         results = list(player.board.results[: len(measured.clients)])
         measured = collector.with_updates(measured, before, results, lr)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from specgrad_fl.config import Config, to_toml
 from specgrad_fl.errors import ConfigError
 
 from specgrad_kernels import diagnostics
-from specgrad_kernels.diagnostics import Recommendation, Snapshot
+from specgrad_kernels.diagnostics import Recommendation, Snapshot, recommend
 from specgrad_kernels.diagnostics.theory import LEAST_ROUNDS
 from specgrad_study.diagnosis.collect import FULL, SOURCES, Checkpoint
 
-Table = list[dict[str, Any]]
 NO_BOUND = f"the theorem begins at {LEAST_ROUNDS} rounds"
+NAMES = {"full": "a full pass", "batch": "one batch", "update": "local updates"}
 
 
 def _snapshots(checkpoints: Sequence[Checkpoint], source: str) -> list[Snapshot]:
@@ -29,70 +30,57 @@ class Diagnosis:
     """Measured rounds, and the ratios that follow from them.
 
     title: what was diagnosed
-    share, rho_limit: what was asked of the recommendation
+    share, rho_limit: what is asked of the recommendation
     source: of the gradients, see :mod:`specgrad_study.diagnosis.collect`
     """
 
     title: str
     checkpoints: list[Checkpoint]
-    recommendation: Recommendation
-    share: float
-    rho_limit: float
+    share: float = 0.5
+    rho_limit: float = 0.5
     source: str = FULL
 
-    @staticmethod
-    def of(
-        title: str,
-        checkpoints: list[Checkpoint],
-        share: float = 0.5,
-        rho_limit: float = 0.5,
-        source: str = FULL,
-    ) -> Diagnosis:
-        """A diagnosis with its recommendation."""
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """The ratio for each layer."""
         try:
-            chosen = diagnostics.recommend(
-                _snapshots(checkpoints, source), share=share, rho_limit=rho_limit
-            )
+            return recommend(self.snapshots, share=self.share, rho_limit=self.rho_limit)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        return Diagnosis(title, checkpoints, chosen, share, rho_limit, source)
 
-    @property
+    @cached_property
     def snapshots(self) -> list[Snapshot]:
         return _snapshots(self.checkpoints, self.source)
 
+    @cached_property
     def by_source(self) -> dict[str, dict[str, list[float]]]:
-        """Bands by every source of the gradient that was measured."""
-        found = {}
-        for source in SOURCES:
-            held = _snapshots(self.checkpoints, source)
-            if held:
-                energy, share = diagnostics.mean_bands(held), diagnostics.band_shares(held)
-                found[source] = {"energy": energy.tolist(), "share": share.tolist()}
-        return found
-
-    @property
-    def band_energies(self) -> list[float]:
-        """Disagreement by band, the mean over layers and rounds."""
-        return diagnostics.mean_bands(self.snapshots).tolist()
+        """Bands by every source of the gradient that was measured, means over layers and rounds."""
+        held = {source: _snapshots(self.checkpoints, source) for source in SOURCES}
+        return {
+            source: {
+                "energy": diagnostics.mean_bands(snapshots).tolist(),
+                "share": diagnostics.band_shares(snapshots).tolist(),
+            }
+            for source, snapshots in held.items()
+            if snapshots
+        }
 
     @property
     def band_shares(self) -> list[float]:
-        return diagnostics.band_shares(self.snapshots).tolist()
+        return self.by_source[self.source]["share"]
 
     def left(self) -> dict[str, float]:
         """For each tried filter the share of disagreement it leaves, the mean over rounds."""
-        labels = self.snapshots[0].after
         shares = {
             label: [v for s in self.snapshots if (v := s.left(label)) is not None]
-            for label in labels
+            for label in self.snapshots[0].after
         }
         return {label: sum(v) / len(v) for label, v in shares.items() if v}
 
-    def table(self) -> Table:
+    def table(self) -> list[dict[str, Any]]:
         """One row for each measured layer, means over rounds, kappa their minimum."""
         ratios = self.recommendation.as_table()
-        rows: Table = []
+        rows = []
         for name, first in self.snapshots[0].layers.items():
             if not first.edges:
                 continue
@@ -164,21 +152,15 @@ def theory(
     if config.rounds < LEAST_ROUNDS:
         return report | {"bounds": None, "why_no_bounds": NO_BOUND}
     steps = config.epochs * math.ceil(samples / config.batch_size)
-    given: dict[str, Any] = {
-        "gap": gap,
-        "rho": budget.rho,
-        "delta_high": budget.measured,
-        "noise": noise,
-        "rounds": config.rounds,
-        "steps": steps,
-    }
     sampled: dict[str, Any] = {"clients": config.clients, "active": config.active}
     # the noise of a mean over all clients, and not over those that were measured
     measured = max(len(each.clients) for each in checkpoints)
     whole = replace(noise, averaged=noise.averaged * measured / config.clients)
+    given: dict[str, Any] = {"gap": gap, "rho": budget.rho, "delta_high": budget.measured}
+    given |= {"rounds": config.rounds, "steps": steps}
     bounds = {
-        "full_participation": diagnostics.theorem_bound(**{**given, "noise": whole}),
-        "partial_participation": diagnostics.partial_bound(**given, **sampled),
+        "full_participation": diagnostics.theorem_bound(**given, noise=whole),
+        "partial_participation": diagnostics.partial_bound(**given, noise=noise, **sampled),
     }
     at = {} if smoothness is None else {"smoothness": smoothness}
     return report | {
@@ -197,24 +179,16 @@ def theory(
     }
 
 
-def as_json(
-    diagnosis: Diagnosis,
-    config: Config | None = None,
-    samples: int = 0,
-    smoothness: float | None = None,
-) -> dict[str, Any]:
+def as_json(diagnosis: Diagnosis, theory: dict[str, Any]) -> dict[str, Any]:
     """Everything that was found, without the raw spectra; see :func:`theory`."""
     return {
         "title": diagnosis.title,
         "source": diagnosis.source,
-        "bands": {
-            "energy": diagnosis.band_energies,
-            "share": diagnosis.band_shares,
-        },
-        "bands_by_source": diagnosis.by_source(),
+        "bands": diagnosis.by_source[diagnosis.source],
+        "bands_by_source": diagnosis.by_source,
         "layers": diagnosis.table(),
         "left_after_filter": diagnosis.left(),
-        "theory": theory(diagnosis.checkpoints, config, samples, smoothness),
+        "theory": theory,
         "recommendation": {
             "share": diagnosis.share,
             "rho_limit": diagnosis.rho_limit,
@@ -241,31 +215,32 @@ def _cosine_name(checkpoint: Checkpoint) -> str:
     return "cosine_of_gradients" if from_files else "cosine_of_updates"
 
 
-HEADER = ("layer", "d", "cutoff", "lowest band", "kappa", "ratio")
-
-
 def as_text(diagnosis: Diagnosis) -> str:
     """The table by layer, and what is common to all, for people."""
-    rows = [HEADER]
+    rows = [("layer", "d", "cutoff", "lowest band", "kappa", "ratio")]
     for row in diagnosis.table():
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:g}" if row["ratio"] else "leave"
-        cells = (f"{row['d']:,}", str(row["cutoff"] or "-"))
-        rows.append(
-            (row["layer"], *cells, _percent(row["lowest_band"]), _percent(row["kappa"]), ratio)
-        )
+        shares = (_percent(row["lowest_band"]), _percent(row["kappa"]))
+        rows.append((row["layer"], f"{row['d']:,}", str(row["cutoff"] or "-"), *shares, ratio))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
     ]
-    shares = diagnosis.band_shares
     budget = diagnostics.budget(diagnosis.snapshots)
     chosen = diagnosis.recommendation
+    kept = sum(layer.high() for s in diagnosis.snapshots for layer in s.filtered)
+    whole = sum(s.filtered_disagreement for s in diagnosis.snapshots)
+    others = ", ".join(
+        f"{each['share'][0]:.1%} by {NAMES[source]}"
+        for source, each in diagnosis.by_source.items()
+        if source != diagnosis.source
+    )
     lines += [
         "",
-        f"{_percent(shares[0])} of the disagreement lies in the lowest tenth of the spectrum "
-        "(10% if it were spread evenly)" + _others(diagnosis),
+        f"{_percent(diagnosis.band_shares[0])} of the disagreement lies in the lowest tenth of "
+        "the spectrum (10% if it were spread evenly)" + (f"; {others}" if others else ""),
         f"the filter removes {_percent(budget.rho)} of the mean gradient (rho), and leaves "
-        f"{_left(diagnosis)} of the disagreement in its layers",
+        f"{_percent(kept / whole if whole else None)} of the disagreement in its layers",
         f"the recommended ratios remove at least {_percent(diagnosis.share)} of the disagreement "
         f"in {sum(r > 0 for r in chosen.ratios)} of {len(chosen.ratios)} layers, and "
         f"{_percent(chosen.rho)} of the mean gradient",
@@ -275,33 +250,11 @@ def as_text(diagnosis: Diagnosis) -> str:
             what = _cosine_name(checkpoint).replace("_", " ")
             lines.append(f"round {checkpoint.round}: mean {what} {checkpoint.cosine:.3f}")
         if checkpoint.similarity:
-            similar = ", ".join(f"{k} {_two(v)}" for k, v in mean_similarity(checkpoint).items())
-            lines[-1] += f"; CKA of local models: {similar}"
+            means = mean_similarity(checkpoint).items()
+            told = [f"{k} {'undefined' if v is None else f'{v:.2f}'}" for k, v in means]
+            lines[-1] += f"; CKA of local models: {', '.join(told)}"
     return "\n".join(lines)
-
-
-def _others(diagnosis: Diagnosis) -> str:
-    """The same share by the other sources of the gradient."""
-    told = [
-        f"{each['share'][0]:.1%} by {NAMES[source]}"
-        for source, each in diagnosis.by_source().items()
-        if source != diagnosis.source
-    ]
-    return f"; {', '.join(told)}" if told else ""
-
-
-NAMES = {"full": "a full pass", "batch": "one batch", "update": "local updates"}
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
-
-
-def _two(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.2f}"
-
-
-def _left(diagnosis: Diagnosis) -> str:
-    kept = sum(layer.high() for s in diagnosis.snapshots for layer in s.filtered)
-    whole = sum(s.filtered_disagreement for s in diagnosis.snapshots)
-    return _percent(kept / whole if whole else None)

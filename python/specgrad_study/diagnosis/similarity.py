@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from specgrad_fl.samples import Samples
@@ -63,28 +63,21 @@ def last_linear(model: nn.Module) -> nn.Linear | None:
 @contextmanager
 def recording(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Collects pooled features of every forward pass inside the block."""
-    kept: dict[str, list[Tensor]] = {}
-    handles = []
-    for name, module in stage_modules(model).items():
-        kept[name] = []
-        handles.append(
-            module.register_forward_hook(
+    stages, head = stage_modules(model), last_linear(model)
+    kept: dict[str, list[Tensor]] = {name: [] for name in stages}
+    with ExitStack() as hooks:
+        for name, module in stages.items():
+            hook = module.register_forward_hook(
                 lambda _, __, output, rows=kept[name]: rows.append(pooled(output).float().cpu())
             )
-        )
-    head = last_linear(model)
-    if head is not None:
-        rows = kept[PENULTIMATE] = []
-        handles.append(
-            head.register_forward_pre_hook(
+            hooks.enter_context(hook)
+        if head is not None:
+            rows = kept[PENULTIMATE] = []
+            hook = head.register_forward_pre_hook(
                 lambda _, inputs: rows.append(inputs[0].flatten(1).float().cpu())
             )
-        )
-    try:
+            hooks.enter_context(hook)
         yield kept
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.inference_mode()
@@ -102,8 +95,6 @@ def similarity(models: list[Features], batch: int = BATCH) -> dict[str, list[lis
     """By stage the debiased CKA of all pairs of models; ``None`` where features do not vary."""
     matrices = {}
     for stage in models[0]:
-        matrix = debiased_cka([each[stage] for each in models], batch)
-        matrices[stage] = [
-            [None if math.isnan(value) else value for value in row] for row in matrix.tolist()
-        ]
+        matrix = debiased_cka([each[stage] for each in models], batch).tolist()
+        matrices[stage] = [[None if math.isnan(v) else v for v in row] for row in matrix]
     return matrices

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from specgrad_study.paper import figures
-from specgrad_study.paper.claims import Claim, above, close, gains_more
-from specgrad_study.paper.experiment import Cell, Experiment, against
+from specgrad_study.paper.claims import Claim, above, close, each_above, each_close, gains_more
+from specgrad_study.paper.experiment import Cell, Experiment, Rows, against, grid, on
 from specgrad_study.paper.presets import Preset
 
-DATASETS = ("CIFAR-10", "CIFAR-100")
+DATASETS = on("CIFAR-10", "CIFAR-100")
 
-
-def _ablation(
-    preset: Preset,
-    name: str,
-    rows: Mapping[str, Mapping[str, Any]],
-    backbone: str = "ResNet-20",
-) -> list[Cell]:
-    """Each row's settings on each data set."""
-    return [
-        Cell(row, dataset, preset.config(dataset, backbone, **changes), preset.seeds_for(name))
-        for dataset in DATASETS
-        for row, changes in rows.items()
-    ]
-
-
+NONE, FFT = "None (FedAvg)", "Low-frequency suppression"
 CONTROLS = {
     "High-frequency suppression": {"filter": "fft_high"},
     "Random suppression": {"filter": "random"},
@@ -37,90 +22,81 @@ CONTROLS = {
 LOW_PASS_REMOVED = {
     "Local average pooling detrend": {"filter": "lap"},
     "Gaussian detrend": {"filter": "gaussian"},
-    "Low-frequency suppression": {"filter": "fft"},
+    FFT: {"filter": "fft"},
 }
 STRATEGIES = Experiment(
     name="strategies",
     title="Filtering strategies",
     reference="Table III",
-    cells=lambda preset: _ablation(
-        preset, "strategies", {"None (FedAvg)": {}, **CONTROLS, **LOW_PASS_REMOVED}
-    ),
+    table=lambda preset: grid(preset, DATASETS, {NONE: {}, **CONTROLS, **LOW_PASS_REMOVED}),
     claims=(
         Claim(
             "only strategies that target low frequencies yield substantial gains",
             "Section V-C and Table III",
             (
-                *(above(low, "None (FedAvg)") for low in LOW_PASS_REMOVED),
-                *(above(low, control) for low in LOW_PASS_REMOVED for control in CONTROLS),
-                *(close(control, "None (FedAvg)", 3) for control in CONTROLS),
+                *each_above(LOW_PASS_REMOVED, [NONE]),
+                *each_above(LOW_PASS_REMOVED, CONTROLS),
+                *each_close(CONTROLS, NONE, 3),
             ),
             margin="3 points for a gain that is not substantial: ours",
         ),
         Claim(
             "suppressing high frequencies degrades performance",
             "Section V-C; Table III has +2.90 on CIFAR-10 and -0.84 on CIFAR-100",
-            (above("None (FedAvg)", "High-frequency suppression"),),
+            (above(NONE, "High-frequency suppression"),),
         ),
         Claim(
             "of the low-frequency strategies the FFT is the best on CIFAR-10",
             "Section V-C and Table III",
-            tuple(
-                above("Low-frequency suppression", other)
-                for other in ("Local average pooling detrend", "Gaussian detrend")
-            ),
+            each_above([FFT], ["Local average pooling detrend", "Gaussian detrend"]),
             columns=("CIFAR-10",),
         ),
     ),
     draws=(figures.gains, figures.curves),
-    baseline=against("None (FedAvg)"),
+    baseline=against(NONE),
 )
 
+
+def _only(layers: str) -> dict[str, Any]:
+    return {"filter": "fft", "filter_select": layers}
+
+
 # the first stage includes the stem; patterns hold for every bundled ResNet
-RESNET_LAYERS: dict[str, dict[str, Any]] = {
+RESNET_LAYERS: Rows = {
     "none (FedAvg)": {},
-    "shallow conv": {
-        "filter": "fft",
-        "filter_select": r"^(conv1|layer1\.\d+\.conv\d)\.weight$",
-    },
-    "middle conv": {"filter": "fft", "filter_select": r"^layer2\.\d+\.conv\d\.weight$"},
-    "deep conv": {"filter": "fft", "filter_select": r"^layer3\.\d+\.conv\d\.weight$"},
-    "classifier head": {"filter": "fft", "filter_select": r"^head\.weight$"},
+    "shallow conv": _only(r"^(conv1|layer1\.\d+\.conv\d)\.weight$"),
+    "middle conv": _only(r"^layer2\.\d+\.conv\d\.weight$"),
+    "deep conv": _only(r"^layer3\.\d+\.conv\d\.weight$"),
+    "classifier head": _only(r"^head\.weight$"),
     "all conv": {"filter": "fft"},
-    "all conv + head": {
-        "filter": "fft",
-        "filter_select": r"^(conv1|layer\d\.\d+\.conv\d|head)\.weight$",
-    },
+    "all conv + head": _only(r"^(conv1|layer\d\.\d+\.conv\d|head)\.weight$"),
 }
-VIT_LAYERS: dict[str, dict[str, Any]] = {
+VIT_LAYERS: Rows = {
     "none (FedAvg)": {},
     "patch embedding": {"filter": "fft"},
-    "attention": {"filter": "fft", "filter_select": r"\.attention\.\w+\.weight$"},
-    "MLP": {"filter": "fft", "filter_select": r"\.mlp\.\d\.weight$"},
-    "classifier head": {"filter": "fft", "filter_select": r"^head\.weight$"},
-    "all eligible weights": {
-        "filter": "fft",
-        "filter_select": r"^(patch_embed|blocks\.\d+\.(attention|mlp)\.\w+|head)\.weight$",
-    },
+    "attention": _only(r"\.attention\.\w+\.weight$"),
+    "MLP": _only(r"\.mlp\.\d\.weight$"),
+    "classifier head": _only(r"^head\.weight$"),
+    "all eligible weights": _only(
+        r"^(patch_embed|blocks\.\d+\.(attention|mlp)\.\w+|head)\.weight$"
+    ),
 }
 
 
 def _layers(preset: Preset) -> list[Cell]:
-    resnet = {f"ResNet-20: {name}": changes for name, changes in RESNET_LAYERS.items()}
-    vit = {f"ViT: {name}": changes for name, changes in VIT_LAYERS.items()}
-    return _ablation(preset, "layers", resnet) + _ablation(preset, "layers", vit, "ViT")
-
-
-def _layers_baseline(row: str) -> str | None:
-    base = f"{row.partition(': ')[0]}: none (FedAvg)"
-    return None if row == base else base
+    rows = {
+        f"{backbone}: {part}": {"backbone": backbone, **changes}
+        for backbone, layers in (("ResNet-20", RESNET_LAYERS), ("ViT", VIT_LAYERS))
+        for part, changes in layers.items()
+    }
+    return sorted(grid(preset, DATASETS, rows), key=lambda cell: cell.row.startswith("ViT"))
 
 
 LAYERS = Experiment(
     name="layers",
     title="Filtered layers",
     reference="Table IV",
-    cells=_layers,
+    table=_layers,
     claims=(
         Claim(
             "the gain increases from shallow to deep convolutional stages",
@@ -155,16 +131,14 @@ LAYERS = Experiment(
             "Section V-C and Table IV",
             (
                 above("ViT: patch embedding", "ViT: none (FedAvg)"),
-                *(
-                    close(f"ViT: {part}", "ViT: none (FedAvg)", 1)
-                    for part in ("attention", "MLP", "classifier head")
+                *each_close(
+                    ["ViT: attention", "ViT: MLP", "ViT: classifier head"], "ViT: none (FedAvg)", 1
                 ),
             ),
             margin="1 point for no improvement: ours",
         ),
     ),
-    draws=(figures.gains,),
-    baseline=_layers_baseline,
+    baseline=against("none (FedAvg)"),
 )
 
 OUTERMOST = ("0123", "0231", "0312")
@@ -176,33 +150,27 @@ def order_settings(order: str) -> dict[str, Any]:
     return {"filter": "fft", "filter_order": "" if order == "0123" else order}
 
 
+ORDER_ROWS: Rows = {
+    "FedAvg": {},
+    **{order: order_settings(order) for order in OUTERMOST + INNERMOST},
+    "2D FFT": {"filter": "fft2d"},
+    "random after flatten": order_settings("random:0"),
+}
 ORDERS = Experiment(
     name="orders",
     title="Flattening order",
     reference="Table V",
-    cells=lambda preset: _ablation(
-        preset,
-        "orders",
-        {
-            "FedAvg": {},
-            **{order: order_settings(order) for order in OUTERMOST + INNERMOST},
-            "2D FFT": {"filter": "fft2d"},
-            "random after flatten": order_settings("random:0"),
-        },
-    ),
+    table=lambda preset: grid(preset, DATASETS, ORDER_ROWS),
     claims=(
         Claim(
             "orders with the output channel outermost work, those with it innermost do not",
             "Section V-C and Table V",
-            (
-                *(above(order, "FedAvg") for order in OUTERMOST),
-                *(above(outer, inner) for outer in OUTERMOST for inner in INNERMOST),
-            ),
+            (*each_above(OUTERMOST, ["FedAvg"]), *each_above(OUTERMOST, INNERMOST)),
         ),
         Claim(
             "orders with the output channel innermost end even below FedAvg",
             "Section V-C and Table V",
-            tuple(above("FedAvg", order) for order in INNERMOST),
+            each_above(["FedAvg"], INNERMOST),
         ),
         Claim(
             "a random order almost completely destroys the gain",
@@ -216,31 +184,27 @@ ORDERS = Experiment(
             (above("2D FFT", "FedAvg"), above("0123", "2D FFT")),
         ),
     ),
-    draws=(figures.gains,),
-    baseline=against("FedAvg"),
 )
 
 ALPHAS = (100.0, 5.0, 0.6, 0.1)
 
 
 def _centralised(preset: Preset) -> list[Cell]:
-    cells = []
-    for dataset in DATASETS:
-        places: dict[str, dict[str, Any]] = {"centralised": dict(preset.centralised)}
-        places |= {f"alpha {alpha:g}": {"alpha": alpha} for alpha in ALPHAS}
-        for place, changes in places.items():
-            for ending, kind in (("baseline", "none"), ("+ FFT", "fft")):
-                config = preset.config(dataset, **changes, filter=kind)
-                seeds = preset.seeds_for("centralised")
-                cells.append(Cell(f"{place}: {ending}", dataset, config, seeds))
-    return cells
+    places = {"centralised": preset.centralised}
+    places |= {f"alpha {alpha:g}": {"alpha": alpha} for alpha in ALPHAS}
+    rows = {
+        f"{place}: {ending}": {**changes, "filter": kind}
+        for place, changes in places.items()
+        for ending, kind in (("baseline", "none"), ("+ FFT", "fft"))
+    }
+    return grid(preset, DATASETS, rows)
 
 
 CENTRALISED = Experiment(
     name="centralised",
     title="From centralised to federated",
     reference="Table VI",
-    cells=_centralised,
+    table=_centralised,
     claims=(
         Claim(
             "in centralised training the filter slightly degrades performance",
@@ -261,17 +225,13 @@ CENTRALISED = Experiment(
             "Section V-C and Table VI",
             tuple(
                 gains_more(
-                    f"alpha {less:g}: + FFT",
-                    f"alpha {less:g}: baseline",
-                    f"alpha {more:g}: + FFT",
-                    f"alpha {more:g}: baseline",
+                    *(f"alpha {a:g}: {row}" for a in (less, more) for row in ("+ FFT", "baseline"))
                 )
                 for more, less in itertools.pairwise(ALPHAS)
             ),
         ),
     ),
-    draws=(figures.gains,),
-    baseline=lambda row: row.replace("+ FFT", "baseline") if row.endswith("+ FFT") else None,
+    baseline=against("baseline"),
 )
 
 RATIOS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
@@ -283,9 +243,8 @@ MODERATE = ("0.01", "0.02", "0.1", "0.15", "0.2")
 
 
 def _ratio(preset: Preset) -> list[Cell]:
-    rows: dict[str, dict[str, Any]] = {"FedAvg": {}}
-    rows |= {f"{ratio:g}": {"filter": "fft", "ratio": ratio} for ratio in RATIOS}
-    cells = _ablation(preset, "ratio", rows)
+    ratios = {f"{ratio:g}": {"filter": "fft", "ratio": ratio} for ratio in RATIOS}
+    cells = grid(preset, DATASETS, {"FedAvg": {}, **ratios})
     more = preset.seeds_for("strategies")
     return [replace(cell, seeds=more) if cell.row in TOLD_APART else cell for cell in cells]
 
@@ -294,22 +253,19 @@ RATIO = Experiment(
     name="ratio",
     title="Filtering ratio",
     reference="Figure 7",
-    cells=_ratio,
+    table=_ratio,
     claims=(
         Claim(
             "on CIFAR-10 accuracy is stable for ratios from 0.01 to 0.20 (76.70 to 79.03)",
             "Section V-D and Figure 7",
-            (
-                *(above(ratio, "FedAvg") for ratio in (*MODERATE, "0.05")),
-                *(close(ratio, "0.05", RANGE) for ratio in MODERATE),
-            ),
+            (*each_above([*MODERATE, "0.05"], ["FedAvg"]), *each_close(MODERATE, "0.05", RANGE)),
             columns=("CIFAR-10",),
             margin=f"{RANGE} points, the range that the paper names",
         ),
         Claim(
             "on CIFAR-100 performance is strong for ratios from 0.01 to 0.10",
             "Section V-D and Figure 7",
-            tuple(above(ratio, "FedAvg") for ratio in ("0.01", "0.02", "0.05", "0.1")),
+            each_above(["0.01", "0.02", "0.05", "0.1"], ["FedAvg"]),
             columns=("CIFAR-100",),
         ),
         Claim(
@@ -331,6 +287,4 @@ RATIO = Experiment(
             columns=("CIFAR-10",),
         ),
     ),
-    draws=(figures.gains,),
-    baseline=against("FedAvg"),
 )

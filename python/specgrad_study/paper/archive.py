@@ -1,4 +1,7 @@
-"""Finished runs, from their folder or from an earlier report that has their results."""
+"""What is known: finished runs and measured values, from a folder or from an earlier report.
+
+Each knows its source: the machine, the commit, and the report that it was taken from.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,81 @@ from typing import Any
 
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
-from specgrad_fl.runs import RunDirectory, run_name
+from specgrad_fl.runs import RunDirectory
 
 from specgrad_study.compare import MEASURES
 from specgrad_study.fleet import FAILURE, Job
 from specgrad_study.paper.numbers import Place
-from specgrad_study.paper.sources import Source
 
 FORMAT = 2
 KEYS = tuple(key for key, _ in MEASURES.values())
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A machine with its software in one line, and the commit of the code.
+
+    report: the earlier report that a result was taken from; empty for a run at hand
+    """
+
+    machine: str = UNKNOWN
+    commit: str = UNKNOWN
+    report: str = ""
+
+    @staticmethod
+    def of(facts: Any) -> Source:
+        """From the facts that :func:`specgrad_fl.machine.report` collects."""
+        try:
+            packages = ", ".join(f"{k} {v}" for k, v in facts["packages"].items())
+            gpus = f", {', '.join(facts['gpus'])}" if facts["gpus"] else ""
+            machine = (
+                f"{facts['cpu']}, {facts['cores']} cores{gpus}, {facts['platform']}, Python "
+                f"{facts['python']}, {packages}, filter backends "
+                f"{', '.join(facts['filter_backends'])}"
+            )
+            return Source(machine, facts.get("commit") or UNKNOWN)
+        except (KeyError, TypeError, AttributeError):
+            return Source()
+
+    def __str__(self) -> str:
+        taken = f", from {self.report}" if self.report else ""
+        return f"commit {self.commit[:12]}{taken}: {self.machine}"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why a value is missing; of no seed where that holds for the whole cell."""
+
+    seed: int | None
+    why: str
+
+    def __str__(self) -> str:
+        return self.why if self.seed is None else f"seed {self.seed}: {self.why}"
+
+
+LEFT_OUT = Missing(None, "left out by this preset")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The values of a cell by seed, where each was made, and why others are missing."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    missing: tuple[Missing, ...] = ()
+    sources: dict[int, Source] = field(default_factory=dict)
+
+    def filled(self, other: Measured) -> Measured:
+        """With what ``other`` has of seeds that have no value here."""
+        new = [seed for seed in other.values if seed not in self.values]
+        return Measured(
+            {**self.values, **{seed: other.values[seed] for seed in new}},
+            tuple(each for each in self.missing if each.seed not in new),
+            {**self.sources, **{seed: other.sources[seed] for seed in new}},
+        )
+
+
+Results = dict[Place, Measured]
 
 
 @dataclass(frozen=True)
@@ -49,10 +118,6 @@ class Finished:
         )
 
 
-# values by seed, and where each was made
-Measurement = tuple[dict[int, float], dict[int, Source]]
-
-
 @dataclass(frozen=True)
 class Earlier:
     """The results of an earlier report.
@@ -62,15 +127,14 @@ class Earlier:
 
     path: Path
     preset: str
-    measure: str
     runs: dict[str, Finished]
-    values: dict[str, dict[Place, Measurement]]
+    values: dict[str, Results]
 
     @staticmethod
     def read(path: Path) -> Earlier:
         """From ``results.json``."""
         try:
-            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+            stored = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise RunError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
@@ -81,7 +145,7 @@ class Earlier:
                 "`specgrad-fl reproduce` wrote"
             )
         try:
-            return Earlier._parse(Path(path), stored)
+            return Earlier._parse(path, stored)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise RunError(f"{path} is damaged ({error!r}); restore it") from error
 
@@ -103,15 +167,15 @@ class Earlier:
         }
         values = {
             experiment: {
-                (each["row"], each["column"]): (
+                (each["row"], each["column"]): Measured(
                     {int(seed): float(v) for seed, v in each["values"].items()},
-                    {int(seed): sources[number] for seed, number in each["sources"].items()},
+                    sources={int(seed): sources[n] for seed, n in each["sources"].items()},
                 )
                 for each in held["values"]
             }
             for experiment, held in stored["experiments"].items()
         }
-        return Earlier(path, str(stored["preset"]), str(stored["measure"]), runs, values)
+        return Earlier(path, str(stored["preset"]), runs, values)
 
 
 @dataclass(frozen=True)
@@ -119,7 +183,7 @@ class Archive:
     """A folder of runs, and earlier reports for the runs that it lacks."""
 
     folder: Path
-    earlier: tuple[Earlier, ...] = field(default=())
+    earlier: tuple[Earlier, ...] = ()
 
     def directory(self, config: Config) -> RunDirectory:
         """The folder of a run, which may not exist yet."""
@@ -130,7 +194,7 @@ class Archive:
         run = self.directory(config)
         if run.finished:
             return Finished.read(run)
-        name = run_name(config)
+        name = run.path.name
         return next((each.runs[name] for each in self.earlier if name in each.runs), None)
 
     def progress(self, config: Config) -> str:

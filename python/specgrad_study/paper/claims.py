@@ -6,9 +6,10 @@ by chance more easily.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scipy import stats
@@ -69,6 +70,16 @@ def close(one: str, other: str, margin: float) -> Contrast:
     return Contrast(((1, one), (-1, other)), margin)
 
 
+def each_above(higher: Iterable[str], lower: Iterable[str]) -> tuple[Contrast, ...]:
+    """Each of some rows is better than each of others."""
+    return tuple(above(*pair) for pair in itertools.product(higher, lower))
+
+
+def each_close(rows: Iterable[str], other: str, margin: float) -> tuple[Contrast, ...]:
+    """Each of some rows differs from another by at most ``margin``."""
+    return tuple(close(row, other, margin) for row in rows)
+
+
 def gains_more(with_a: str, without_a: str, with_b: str, without_b: str) -> Contrast:
     """The gain of a is larger than the gain of b."""
     return Contrast(((1, with_a), (-1, without_a), (-1, with_b), (1, without_b)))
@@ -84,14 +95,19 @@ class Claim:
     """
 
     text: str
-    said: str
-    contrasts: tuple[Contrast, ...]
+    said: str = ""
+    contrasts: tuple[Contrast, ...] = ()
     columns: tuple[str, ...] = ()
     margin: str = ""
 
     @property
     def rows(self) -> set[str]:
         return {row for contrast in self.contrasts for _, row in contrast.terms}
+
+
+def one_claim(text: str, said: str, contrasts: tuple[Contrast, ...]) -> tuple[Claim]:
+    """For an experiment about which one thing is said, in every column."""
+    return (Claim(text, said, contrasts),)
 
 
 @dataclass(frozen=True)
@@ -129,36 +145,32 @@ class Interval:
 
 @dataclass(frozen=True)
 class Finding:
-    """One contrast of a claim in one column: its differences by seed, and what they decide."""
+    """One contrast of a claim in one column: its differences by seed, and what they decide.
+
+    room: how far the mean is on the claim's side of the border
+    """
 
     contrast: Contrast
     differences: Mapping[int, float]
-    against: bool
-    favours: bool
+    room: float = -math.inf
+    against: bool = False
+    favours: bool = False
 
     @staticmethod
     def of(contrast: Contrast, column: str, values: Values, contrasts: int) -> Finding:
         """``contrasts``: how many the claim has."""
         found = contrast.differences(column, values)
         if not found:
-            return Finding(contrast, {}, False, False)
+            return Finding(contrast, {})
         usual = Interval.of(found)
         wide = Interval.of(found, 1 - (1 - LEVEL) / contrasts)
-        return Finding(
-            contrast,
-            found,
-            against=wide.ends is not None and max(map(contrast.inside, _points(wide))) < 0,
-            favours=usual.ends is not None and min(map(contrast.inside, _points(usual))) > 0,
-        )
+        against = len(found) > 1 and max(map(contrast.inside, _points(wide))) < 0
+        favours = len(found) > 1 and min(map(contrast.inside, _points(usual))) > 0
+        return Finding(contrast, found, contrast.inside(usual.mean), against, favours)
 
     @property
     def counts(self) -> bool:
         return len(self.differences) >= LEAST_SEEDS
-
-    @property
-    def points_in_favour(self) -> bool:
-        mean = statistics.fmean(self.differences.values())
-        return self.contrast.inside(mean) > 0
 
     def __str__(self) -> str:
         if not self.differences:
@@ -183,6 +195,8 @@ class Verdict:
     decisive: the contrast that decided, or else the one that is farthest from its claim
     """
 
+    claim: Claim
+    column: str
     word: str
     findings: tuple[Finding, ...]
     decisive: Finding
@@ -201,7 +215,7 @@ class Verdict:
         """The word, and for a preliminary verdict where its differences point."""
         if self.word != PRELIMINARY:
             return self.word
-        favour = all(f.points_in_favour for f in self.findings)
+        favour = all(finding.room > 0 for finding in self.findings)
         return f"{PRELIMINARY}, {'in favour' if favour else 'against'}"
 
 
@@ -210,27 +224,14 @@ def judge(claim: Claim, column: str, values: Values) -> Verdict:
     findings = tuple(
         Finding.of(contrast, column, values, len(claim.contrasts)) for contrast in claim.contrasts
     )
-
-    def verdict(word: str, among: list[Finding]) -> Verdict:
-        return Verdict(word, findings, min(among, key=_room))
-
-    against = [f for f in findings if f.counts and f.against]
-    missing = [f for f in findings if not f.differences]
-    if against:
-        return verdict(CONTRADICTS, against)
-    if missing:
-        return verdict(MISSING, missing)
-    few = [f for f in findings if not f.counts]
-    if few:
-        return verdict(PRELIMINARY, list(findings))
-    undecided = [f for f in findings if not f.favours]
-    if undecided:
-        return verdict(UNDECIDED, undecided)
-    return verdict(SUPPORTS, list(findings))
-
-
-def _room(finding: Finding) -> float:
-    """How far the mean is on the claim's side."""
-    if not finding.differences:
-        return -math.inf
-    return finding.contrast.inside(statistics.fmean(finding.differences.values()))
+    few = any(not finding.counts for finding in findings)
+    words = {
+        CONTRADICTS: [f for f in findings if f.counts and f.against],
+        MISSING: [f for f in findings if not f.differences],
+        PRELIMINARY: findings if few else (),
+        UNDECIDED: [f for f in findings if not f.favours],
+        SUPPORTS: findings,
+    }
+    # the first word that has findings holds, and the one with the least room decides
+    word, among = next((word, among) for word, among in words.items() if among)
+    return Verdict(claim, column, word, findings, min(among, key=lambda finding: finding.room))

@@ -5,79 +5,84 @@ from __future__ import annotations
 import base64
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Heading:
+class Block:
+    """A piece of a report in both languages."""
+
+    markdown: str
+    html: str
+
+
+class Heading(Block):
     """A title; ``level`` 1 is the document's."""
 
-    level: int
-    text: str
+    def __init__(self, level: int, text: str) -> None:
+        super().__init__(f"{'#' * level} {text}", f"<h{level}>{_inline(text)}</h{level}>")
 
 
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(Block):
     """Running text, with ``*emphasis*`` and ```code```."""
 
-    text: str
+    def __init__(self, text: str) -> None:
+        super().__init__(text, f"<p>{_inline(text)}</p>")
 
 
-@dataclass(frozen=True)
-class Bullets:
+class Bullets(Block):
     """A list."""
 
-    items: tuple[str, ...]
+    def __init__(self, items: Sequence[str]) -> None:
+        points = "".join(f"<li>{_inline(item)}</li>" for item in items)
+        super().__init__("\n".join(f"- {item}" for item in items), f"<ul>{points}</ul>")
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows under titles."""
+class Picture(Block):
+    """A PNG file beside the report: linked by its name in Markdown, inside the page in HTML."""
 
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A PNG file beside the report."""
-
-    path: Path
-    text: str
+    def __init__(self, path: Path, text: str) -> None:
+        data = base64.b64encode(path.read_bytes()).decode()
+        super().__init__(
+            f"![{text}]({path.name})",
+            f'<figure><img alt="{html.escape(text)}" src="data:image/png;base64,{data}">'
+            f"<figcaption>{_inline(text)}</figcaption></figure>",
+        )
 
 
-Block = Heading | Paragraph | Bullets | Table | Picture
+class Table(Block):
+    """Rows under titles.
 
-
-def markdown(blocks: Sequence[Block]) -> str:
-    """Pictures are linked by their file name.
-
-    >>> print(markdown([Heading(2, "A"), Table(("x", "y"), (("1", "2|3"),))]), end="")
-    ## A
-    <BLANKLINE>
+    >>> print(Table(("x", "y"), (("1", "2|3"),)).markdown)
     | x | y |
     |---|---|
     | 1 | 2\\|3 |
     """
-    return "\n\n".join(map(_markdown, blocks)) + "\n"
+
+    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        lines = [[cell.replace("|", r"\|") for cell in line] for line in (columns, *rows)]
+        first, *others = [f"| {' | '.join(line)} |" for line in lines]
+        titles = ""
+        for title, *cells in zip(columns, *rows, strict=True):
+            name = ' class="words"' if any(map(WORD.search, cells)) else ""
+            titles += f"<th{name}>{_inline(title)}</th>"
+        body = "".join("<tr>" + "".join(map(_html_cell, row)) + "</tr>" for row in rows)
+        super().__init__(
+            "\n".join([first, "|---" * len(columns) + "|", *others]),
+            f'<div class="wide"><table><tr>{titles}</tr>{body}</table></div>',
+        )
+
+    @staticmethod
+    def of(rows: Sequence[Mapping[str, str]], titles: Sequence[str]) -> Table:
+        """Of rows by title, those titles."""
+        return Table(titles, [[row[title] for title in titles] for row in rows])
 
 
-def _markdown(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"{'#' * block.level} {block.text}"
-    if isinstance(block, Paragraph):
-        return block.text
-    if isinstance(block, Bullets):
-        return "\n".join(f"- {item}" for item in block.items)
-    if isinstance(block, Picture):
-        return f"![{block.text}]({block.path.name})"
-    lines = [block.columns, ["---"] * len(block.columns), *block.rows]
-    rendered = [" | ".join(cell.replace("|", r"\|") for cell in line) for line in lines]
-    rendered = [f"| {line} |" for line in rendered]
-    rendered[1] = rendered[1].replace(" ", "")
-    return "\n".join(rendered)
+def markdown(blocks: Sequence[Block]) -> str:
+    """One text; pictures are files beside it."""
+    return "\n\n".join(block.markdown for block in blocks) + "\n"
 
 
 STYLE = """
@@ -102,7 +107,7 @@ code { font-size: .9em; background: #8882; padding: 0 .25em; border-radius: 3px;
 
 def page(title: str, blocks: Sequence[Block]) -> str:
     """One HTML file with its pictures inside."""
-    body = "\n".join(map(_html, blocks))
+    body = "\n".join(block.html for block in blocks)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width">\n'
@@ -122,44 +127,9 @@ def _inline(text: str) -> str:
     return re.sub(r"\*([^*\n]+)\*", r"<em>\1</em>", escaped)
 
 
-def _html(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"<h{block.level}>{_inline(block.text)}</h{block.level}>"
-    if isinstance(block, Paragraph):
-        return f"<p>{_inline(block.text)}</p>"
-    if isinstance(block, Bullets):
-        return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in block.items) + "</ul>"
-    if isinstance(block, Picture):
-        data = base64.b64encode(block.path.read_bytes()).decode()
-        text = html.escape(block.text)
-        return (
-            f'<figure><img alt="{text}" src="data:image/png;base64,{data}">'
-            f"<figcaption>{_inline(block.text)}</figcaption></figure>"
-        )
-    return _html_table(block)
-
-
-def _html_table(table: Table) -> str:
-    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    titles = (
-        f"<th{_class('words' if any(map(_is_words, cells)) else '')}>{_inline(title)}</th>"
-        for title, cells in zip(table.columns, columns, strict=True)
-    )
-    lines = [f"<tr>{''.join(titles)}</tr>"]
-    lines += ["<tr>" + "".join(map(_html_cell, row)) + "</tr>" for row in table.rows]
-    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
-
-
 SHORT = 24
 VERDICTS = ("supports", "contradicts", "undecided", "preliminary")
-
-
-def _is_words(text: str) -> bool:
-    return text not in ("", "not run") and bool(re.search(r"[A-Za-z]{2}", text))
-
-
-def _class(names: str) -> str:
-    return f' class="{names}"' if names else ""
+WORD = re.compile("[A-Za-z]{2}")
 
 
 def _html_cell(text: str) -> str:
@@ -168,8 +138,10 @@ def _html_cell(text: str) -> str:
     >>> _html_cell("supports"), _html_cell("+1.50")
     ('<td class="words short supports">supports</td>', '<td>+1.50</td>')
     """
-    first = re.split("[ ,]", text)[0]
-    verdict = first if first in VERDICTS and len(text) <= SHORT else ""
-    short = "short" if len(text) <= SHORT else ""
-    names = " ".join(filter(None, (f"words {short}".strip() if _is_words(text) else "", verdict)))
-    return f"<td{_class(names)}>{_inline(text)}</td>"
+    if not WORD.search(text):
+        return f"<td>{_inline(text)}</td>"
+    names = "words"
+    if len(text) <= SHORT:
+        first = re.split("[ ,]", text)[0]
+        names += f" short {first}" if first in VERDICTS else " short"
+    return f'<td class="{names}">{_inline(text)}</td>'

@@ -6,11 +6,14 @@ found is stored beside the runs. A value is the mean over the rounds of one run,
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from specgrad_fl.config import Config
 from specgrad_fl.runs import run_name
 
 from specgrad_kernels import diagnostics
@@ -18,24 +21,42 @@ from specgrad_study.diagnosis import pictures, replay
 from specgrad_study.diagnosis.collect import BATCH, FULL, UPDATE, Checkpoint
 from specgrad_study.diagnosis.report import mean_similarity
 from specgrad_study.diagnosis.similarity import PENULTIMATE
-from specgrad_study.paper import contenders, figures
-from specgrad_study.paper.archive import Archive
-from specgrad_study.paper.claims import Claim, above, more_than
-from specgrad_study.paper.experiment import (
-    LEFT_OUT,
-    Cell,
-    Context,
-    Experiment,
-    Measured,
-    Missing,
-    Part,
-    Results,
-)
+from specgrad_study.paper.ablations import INNERMOST, OUTERMOST, order_settings
+from specgrad_study.paper.archive import Archive, Measured, Missing, Results, Source
+from specgrad_study.paper.claims import Claim, above, each_above, more_than, one_claim
+from specgrad_study.paper.experiment import Cell, Context, Experiment, Part, Rows, grid, on
 from specgrad_study.paper.numbers import paper_numbers
-from specgrad_study.paper.presets import Preset
-from specgrad_study.paper.sources import Source
 
-REQUEST = replay.Request(noise_batches=0, local=True, batch=True, contenders=contenders.ALL)
+NONE, FFT, CENTRALIZE = "none", "fft 0.05", "centralize"
+BEYOND = "fft without the filter means"
+# filters whose effect on clients' gradients is measured: what the experiment on the mechanism
+# trains with
+MECHANISM: Rows = {
+    NONE: {},
+    "fft 0.002": {"filter": "fft", "ratio": 0.002},
+    "fft 0.005": {"filter": "fft", "ratio": 0.005},
+    "fft 0.01": {"filter": "fft", "ratio": 0.01},
+    FFT: {"filter": "fft", "ratio": 0.05},
+    CENTRALIZE: {"filter": "centralize"},
+    "mean of each kernel": {"filter": "centralize", "filter_options": {"group_dims": 2}},
+    "mean of the layer": {"filter": "centralize", "filter_options": {"group_dims": 0}},
+    "mean of each input channel": {"filter": "centralize", "filter_order": "1023"},
+    "centralize then fft": {"filter": "centralize+fft"},
+    BEYOND: {"filter": "fft-centralize"},
+}
+# what the figure on the spectral bias tries besides
+TRIED: Rows = {
+    **{f"fft, order {order}": order_settings(order) for order in OUTERMOST + INNERMOST},
+    "fft, random order": order_settings("random:0"),
+    "high-frequency": {"filter": "fft_high"},
+    "random": {"filter": "random"},
+    "lap": {"filter": "lap"},
+    "gaussian": {"filter": "gaussian"},
+    "2D FFT": {"filter": "fft2d"},
+}
+CONTENDERS = {**TRIED, **{label: each for label, each in MECHANISM.items() if each}}
+
+REQUEST = replay.Request(noise_batches=0, local=True, batch=True, contenders=CONTENDERS)
 # sources of a client's gradient, as columns of the table
 COLUMNS = {FULL: "full pass", BATCH: "one batch", UPDATE: "local update"}
 # the definition that the theory uses; the others stand beside it
@@ -45,32 +66,28 @@ SKEWED, ALIKE = "alpha 0.1", "alpha 100"
 Found = dict[int, list[Checkpoint]]
 
 
-def _place(cell: Cell, seed: int, folder: Path) -> Path:
-    assert cell.config is not None
-    return folder / "diagnosis" / run_name(cell.config.replace(seed=seed))
+def _place(config: Config, folder: Path) -> Path:
+    return folder / "diagnosis" / run_name(config)
 
 
 def measure(cells: Sequence[Cell], context: Context) -> None:
     """Diagnose every cell at the preset's rounds; those that are stored are not measured again."""
     for cell in cells:
         for config in cell.configs():
-            out = _place(cell, config.seed, context.folder)
+            out = _place(config, context.folder)
             known = {checkpoint.round for checkpoint in replay.stored(config, out, REQUEST)}
             if known >= set(context.preset.diagnosed):
                 continue
             out.mkdir(parents=True, exist_ok=True)
-            config = config.replace(data_root=context.data_root)
-            if context.workers:
-                config = config.replace(workers=context.workers)
-            replay.along(config, context.preset.diagnosed, out, REQUEST, say=context.say)
+            changes = {"data_root": context.data_root, "workers": context.workers or config.workers}
+            played = config.replace(**changes)
+            replay.along(played, context.preset.diagnosed, out, REQUEST, say=context.say)
 
 
 def found(cell: Cell, archive: Archive) -> Found:
     """What was measured so far, by seed and round."""
-    if cell.config is None:
-        return {}
     held = {
-        config.seed: replay.stored(config, _place(cell, config.seed, archive.folder), REQUEST)
+        config.seed: replay.stored(config, _place(config, archive.folder), REQUEST)
         for config in cell.configs()
     }
     return {seed: checkpoints for seed, checkpoints in held.items() if checkpoints}
@@ -83,16 +100,14 @@ def rounds_of(*known: Found) -> set[int]:
 
 def absent(cell: Cell, known: Found, rounds: set[int]) -> tuple[Missing, ...]:
     """The seeds that were asked for and not diagnosed, or not at all of ``rounds``."""
-    if cell.config is None:
-        return (LEFT_OUT,)
-    reasons = []
+    reasons = {}
     for seed in cell.seeds:
-        left = sorted(rounds - rounds_of({seed: known.get(seed, [])}))
+        left = sorted(rounds - {each.round for each in known.get(seed, ())})
         if seed not in known:
-            reasons.append(Missing(seed, "not diagnosed"))
+            reasons[seed] = "not diagnosed"
         elif left:
-            reasons.append(Missing(seed, f"not diagnosed at rounds {', '.join(map(str, left))}"))
-    return tuple(reasons)
+            reasons[seed] = f"not diagnosed at rounds {', '.join(map(str, left))}"
+    return cell.lacking(reasons)
 
 
 def measured(
@@ -108,30 +123,16 @@ def measured(
     return Measured(values, absent(cell, known, rounds or rounds_of(known)), sources)
 
 
-def _bias_cells(preset: Preset) -> list[Cell]:
-    return [
-        Cell(
-            f"alpha {alpha:g}",
-            "CIFAR-10",
-            preset.config(alpha=alpha),
-            preset.seeds_for("spectral-bias"),
-        )
-        for alpha in preset.diagnosed_alphas
-    ]
-
-
 def bands_of(checkpoints: Sequence[Checkpoint], source: str) -> list[float]:
     """Energy of each band, the mean over layers and rounds; empty where it was not measured."""
-    snapshots = [each.by(source) for each in checkpoints]
-    held = [snapshot for snapshot in snapshots if snapshot is not None]
+    held = [snapshot for each in checkpoints if (snapshot := each.by(source))]
     return diagnostics.mean_bands(held).tolist() if held else []
 
 
 def left(checkpoints: Sequence[Checkpoint], source: str, label: str, what: str) -> float | None:
     """Percent of disagreement or mean gradient that a filter leaves, the mean over rounds."""
     effects = [each.effects.get(source, {}).get(label) for each in checkpoints]
-    name = what.replace(" ", "_")
-    shares = [getattr(effect, name) for effect in effects if effect is not None]
+    shares = [getattr(effect, what.replace(" ", "_")) for effect in effects if effect]
     known = [share for share in shares if share is not None]
     return 100 * statistics.fmean(known) if known else None
 
@@ -140,20 +141,17 @@ def bias_reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Resul
     """The paper's quantities, and what filters leave, for each source of the gradient."""
     results: Results = {}
     known = {cell.row: found(cell, archive) for cell in cells}
-    rounds = rounds_of(*known.values())
+    of = functools.partial(measured, rounds=rounds_of(*known.values()))
     skewed = next(cell for cell in cells if cell.row == SKEWED)
     for source, column in COLUMNS.items():
         for cell in cells:
-            for label, count in BANDS.items():
-                results[f"{cell.row}: {label}, %", column] = measured(
-                    cell, known[cell.row], _first_bands, source, count, rounds=rounds
-                )
+            for label, count in (("first band", 1), ("first two bands", 2)):
+                share = of(cell, known[cell.row], _first_bands, source, count)
+                results[f"{cell.row}: {label}, %", column] = share
         results |= _growth(skewed, known, source, column)
-        for label in contenders.TRIED:
-            for what in ("disagreement", "mean gradient"):
-                results[f"{SKEWED}: {what} left by {label}, %", column] = measured(
-                    skewed, known[SKEWED], left, source, label, what, rounds=rounds
-                )
+        for label, what in itertools.product(TRIED, ("disagreement", "mean gradient")):
+            share = of(skewed, known[SKEWED], left, source, label, what)
+            results[f"{SKEWED}: {what} left by {label}, %", column] = share
     return results
 
 
@@ -161,9 +159,6 @@ def _first_bands(checkpoints: Sequence[Checkpoint], source: str, count: int) -> 
     """Percent of the energy that lies in the first bands."""
     bands = bands_of(checkpoints, source)
     return 100 * sum(bands[:count]) / sum(bands) if bands else None
-
-
-BANDS = {"first band": 1, "first two bands": 2}
 
 
 GROWTH: Mapping[str, Callable[[list[float], list[float]], float]] = {
@@ -248,15 +243,19 @@ def nearest(results: Results, archive: Archive) -> str:
     )
 
 
-def _leaves_less(by: str) -> list[str]:
-    return [f"{SKEWED}: disagreement left by {label}, %" for label in ("fft, order 0123", by)]
+def _left_by(*labels: str) -> list[str]:
+    return [f"{SKEWED}: disagreement left by {label}, %" for label in labels]
 
 
 SPECTRAL_BIAS = Experiment(
     name="spectral-bias",
     title="Spectral bias of drift",
     reference="Figure 1, and Figure 2 of the supplement",
-    cells=_bias_cells,
+    table=lambda preset: grid(
+        preset,
+        on("CIFAR-10"),
+        {f"alpha {alpha:g}": {"alpha": alpha} for alpha in preset.diagnosed_alphas},
+    ),
     claims=(
         Claim(
             "disagreement is disproportionately concentrated in the lowest of ten bands",
@@ -280,10 +279,9 @@ SPECTRAL_BIAS = Experiment(
         Claim(
             "at the same ratio the filter leaves less disagreement than high, random or shuffled "
             "bins",
-            "",
-            tuple(
-                above(*reversed(_leaves_less(by)))
-                for by in ("high-frequency", "random", "fft, random order", "fft, order 3210")
+            contrasts=each_above(
+                _left_by("high-frequency", "random", "fft, random order", "fft, order 3210"),
+                _left_by("fft, order 0123"),
             ),
             columns=JUDGED,
         ),
@@ -292,6 +290,7 @@ SPECTRAL_BIAS = Experiment(
     reading=bias_reading,
     measure=measure,
     trained=lambda cell: False,
+    baseline=lambda row: None,
     unit="percent",
     remark=nearest,
     note=(
@@ -305,14 +304,7 @@ SPECTRAL_BIAS = Experiment(
 )
 
 STAGES = ("layer1", "layer2", "layer3", PENULTIMATE)
-CKA_ROWS = {"FedAvg": {}, "FedAvg + FFT": {"filter": "fft"}}
-
-
-def _cka_cells(preset: Preset) -> list[Cell]:
-    return [
-        Cell(row, "CIFAR-10", preset.config(**changes), preset.seeds_for("cka"))
-        for row, changes in CKA_ROWS.items()
-    ]
+CKA_ROWS: Rows = {"FedAvg": {}, "FedAvg + FFT": {"filter": "fft"}}
 
 
 def _similarity(checkpoints: Sequence[Checkpoint], stage: str) -> float | None:
@@ -342,23 +334,19 @@ CKA = Experiment(
     name="cka",
     title="Similarity of local models (CKA)",
     reference="Figure 6",
-    cells=_cka_cells,
-    claims=(
-        Claim(
-            "the filter maintains a higher similarity across all layers",
-            "Section V-C and Figure 6",
-            tuple(
-                above(f"{stage}: FedAvg + FFT", f"{stage}: FedAvg")
-                for stage in STAGES
-                if stage != "layer3"
-            ),
+    table=lambda preset: grid(preset, on("CIFAR-10"), CKA_ROWS),
+    claims=one_claim(
+        "the filter maintains a higher similarity across all layers",
+        "Section V-C and Figure 6",
+        tuple(
+            above(f"{stage}: FedAvg + FFT", f"{stage}: FedAvg")
+            for stage in STAGES
+            if stage != "layer3"
         ),
     ),
-    draws=(figures.gains,),
     reading=cka_reading,
     measure=measure,
     trained=lambda cell: False,
-    baseline=lambda row: row.removesuffix(" + FFT") if row.endswith("+ FFT") else None,
     unit="percent CKA",
     note=(
         "Debiased linear CKA in percent between the local models of a round before they are "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,8 +12,10 @@ from specgrad_fl import plots
 
 from specgrad_study.paper.archive import Archive
 from specgrad_study.paper.claims import LEAST_SEEDS, Interval
-from specgrad_study.paper.experiment import Part
 from specgrad_study.paper.numbers import paper_numbers
+
+if TYPE_CHECKING:
+    from specgrad_study.paper.experiment import Part
 
 FILTERED = " + FFT"
 OURS, PAPER = "tab:blue", "0.45"
@@ -43,7 +46,11 @@ def gains(part: Part, archive: Archive, out: Path) -> list[Path]:
             theirs = [numbers.get((each, column)) for each in (row, base)]
             if theirs[0] and theirs[1]:
                 axes.plot(theirs[0].mean - theirs[1].mean, y, "D", ms=5, color=PAPER, mfc="none")
-            _plot_paired(axes, y, part.apart(row, column))
+            apart = part.apart(row, column)
+            axes.plot(list(apart.values()), [y] * len(apart), "o", ms=4, color=OURS, alpha=0.5)
+            if len(apart) >= LEAST_SEEDS:
+                interval = Interval.of(apart)
+                axes.errorbar(interval.mean, y, xerr=interval.half, fmt="|", color=OURS, capsize=3)
         axes.axvline(0, color="black", lw=0.8)
         bases = ", ".join(dict.fromkeys(rows.values()))
         against = bases if len(bases) < 40 else "the row without the filter"
@@ -58,13 +65,6 @@ def gains(part: Part, archive: Archive, out: Path) -> list[Path]:
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize="small")
     return save(figure, out / f"{part.experiment.name}.png")
-
-
-def _plot_paired(axes: Axes, y: float, apart: Mapping[int, float]) -> None:
-    axes.plot(list(apart.values()), [y] * len(apart), "o", ms=4, color=OURS, alpha=0.5)
-    if len(apart) >= LEAST_SEEDS:
-        interval = Interval.of(apart)
-        axes.errorbar(interval.mean, y, xerr=interval.half, fmt="|", color=OURS, capsize=3)
 
 
 def shared_seeds(curves: Sequence[Curves]) -> list[int]:

@@ -8,29 +8,26 @@ same federation, and their effect on the gradients of FedAvg's clients is measur
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from specgrad_study.diagnosis.collect import FULL, Checkpoint
-from specgrad_study.paper import drift, figures
-from specgrad_study.paper.archive import Archive
+from specgrad_study.diagnosis.collect import FULL
+from specgrad_study.paper import drift
+from specgrad_study.paper.archive import Archive, Results
 from specgrad_study.paper.claims import Claim, above, close
-from specgrad_study.paper.contenders import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
-from specgrad_study.paper.experiment import Cell, Context, Experiment, Results, accuracies, against
+from specgrad_study.paper.drift import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
+from specgrad_study.paper.experiment import Cell, Experiment, accuracies, against, grid
 from specgrad_study.paper.presets import Preset
 
 MAIN = "CIFAR-10, alpha 0.1"
-FEW = (NONE, FFT, CENTRALIZE)
-REMOVED = ("disagreement", "mean gradient")
 
 
 def _cells(preset: Preset) -> list[Cell]:
-    seeds = preset.seeds_for("mechanism")
-    cells = [Cell(row, MAIN, preset.config(**each), seeds) for row, each in MECHANISM.items()]
+    cells = grid(preset, {MAIN: {}}, MECHANISM)
     for column, federation in preset.other_federations.items():
-        for row in FEW if federation.few else MECHANISM:
-            config = preset.config(**MECHANISM[row])
-            assert config is not None
-            config = config.replace(**federation.settings)
-            cells.append(Cell(row, column, config, tuple(range(federation.seeds))))
+        for cell in grid(preset, {column: {}}, MECHANISM):
+            if cell.config and (not federation.few or cell.row in (NONE, FFT, CENTRALIZE)):
+                config = cell.config.replace(**federation.settings)
+                cells.append(Cell(cell.row, column, config, tuple(range(federation.seeds))))
     return cells
 
 
@@ -39,63 +36,48 @@ def _diagnosed(cells: Sequence[Cell]) -> Cell:
     return next(cell for cell in cells if cell.place == (NONE, MAIN))
 
 
-def measure(cells: Sequence[Cell], context: Context) -> None:
-    """Diagnose FedAvg, with the request of the other experiments on drift."""
-    drift.measure([_diagnosed(cells)], context)
-
-
 def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     """Accuracies, and what each contender removes from the gradients of FedAvg's clients."""
     results = accuracies(cells, archive, measure)
     cell = _diagnosed(cells)
     known = drift.found(cell, archive)
-    for what in REMOVED:
+    for what in ("disagreement", "mean gradient"):
         for label in MECHANISM:
             if label != NONE:
-                results[label, f"{what} removed, %"] = drift.measured(
-                    cell, known, _removed, label, what
-                )
+                left = drift.measured(cell, known, drift.left, FULL, label, what)
+                removed = {seed: 100 - value for seed, value in left.values.items()}
+                results[label, f"{what} removed, %"] = replace(left, values=removed)
     return results
-
-
-def _removed(checkpoints: Sequence[Checkpoint], label: str, what: str) -> float | None:
-    left = drift.left(checkpoints, FULL, label, what)
-    return None if left is None else 100 - left
 
 
 EXPERIMENT = Experiment(
     name="mechanism",
     title="What does the work?",
     reference="ours, not the paper's",
-    cells=_cells,
+    table=_cells,
     claims=(
         Claim(
             "removing the mean of each output filter improves FedAvg",
-            "",
-            (above(CENTRALIZE, NONE),),
+            contrasts=(above(CENTRALIZE, NONE),),
         ),
-        Claim("the spectral filter improves FedAvg", "", (above(FFT, NONE),)),
+        Claim("the spectral filter improves FedAvg", contrasts=(above(FFT, NONE),)),
         Claim(
             "the spectral filter is better than removing the mean of each output filter",
-            "",
-            (above(FFT, CENTRALIZE),),
+            contrasts=(above(FFT, CENTRALIZE),),
         ),
         Claim(
             "what the spectral filter removes besides those means gains nothing by itself",
-            "",
-            (close(BEYOND, NONE, 1),),
+            contrasts=(close(BEYOND, NONE, 1),),
             margin="1 point for nothing",
         ),
         Claim(
             "removing the mean of the whole layer gains nothing",
-            "",
-            (close("mean of the layer", NONE, 1),),
+            contrasts=(close("mean of the layer", NONE, 1),),
             margin="1 point for nothing",
         ),
     ),
-    draws=(figures.gains,),
     reading=reading,
-    measure=measure,
+    measure=lambda cells, context: drift.measure([_diagnosed(cells)], context),
     baseline=against(NONE),
     ours=True,
     note=(

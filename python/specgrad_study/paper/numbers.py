@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib import resources
-from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,24 +29,19 @@ class Number:
 Place = tuple[str, str]
 
 
-@lru_cache(maxsize=1)
-def _tables() -> dict[str, Any]:
-    text = resources.files("specgrad_study.paper").joinpath("numbers.toml").read_text("utf-8")
-    return tomllib.loads(text)
-
-
+@cache
 def paper_numbers(experiment: str) -> dict[Place, Number]:
-    """The numbers of a table by row and column.
+    """The numbers of a table by row and column; none where the paper has no table.
 
     >>> str(paper_numbers("table1")["FedAvg + FFT", "CIFAR-10, alpha 0.1"])
     '78.05 ± 1.88'
     """
-    table = _tables().get(experiment)
-    if table is None:
-        return {}
+    text = resources.files("specgrad_study.paper").joinpath("numbers.toml").read_text("utf-8")
+    rows = tomllib.loads(text).get(experiment, {})
+    columns = rows.pop("columns", ["CIFAR-10", "CIFAR-100"])
     return {
         (row, column): Number(*pair)
-        for row, pairs in table["rows"].items()
-        for column, pair in zip(table["columns"], pairs, strict=True)
+        for row, pairs in rows.items()
+        for column, pair in zip(columns, pairs, strict=True)
         if pair
     }

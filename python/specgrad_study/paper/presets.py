@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from specgrad_fl.config import Config
 
 Settings = Mapping[str, Any]
@@ -66,11 +67,17 @@ class Preset:
         return self.seeds_of.get(experiment, self.seeds)
 
 
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
+PROTOCOL: Settings = {
+    "partition_mode": "refill",
+    "clients": 100,
+    "active": 10,
+    "alpha": 0.1,
+    "epochs": 5,
+}
+SHIFT = {"partition": "feature_shift"}
+WRITERS = {"partition": "natural", "clients": 0}
+# one client holds everything, and a round is an epoch
+IN_ONE_PLACE = {"clients": 1, "active": 1, "partition": "iid", "epochs": 1}
 
 CHOICES = (
     "Where the paper is silent the trainer's defaults hold: learning rate 0.1 with factor 0.998 "
@@ -79,47 +86,27 @@ CHOICES = (
     "The paper does not say which round it reports; the mean over the evaluations of the last "
     "ten rounds is compared.",
 )
-
-
 FL_SETTINGS = (
     "FL settings: the paper's figure is not given in numbers; 20, 50, 100 clients, 1, 5, 10 epochs "
     "and participation 0.05, 0.1, 0.2 are run."
 )
-SETTINGS_GRID = {
-    "clients": (20, 50, 100),
-    "epochs": (1, 5, 10),
-    "participation": (0.05, 0.1, 0.2),
-}
+SETTINGS_GRID = {"clients": (20, 50, 100), "epochs": (1, 5, 10), "participation": (0.05, 0.1, 0.2)}
 
 
 def paper() -> Preset:
     """The paper's protocol, for a GPU."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     return Preset(
         name="paper",
-        base=Config(
-            clients=100,
-            active=10,
-            alpha=0.1,
-            rounds=300,
-            epochs=5,
-            partition_mode="refill",
-            eval_every=1,
-            eval_tail=10,
-            device=_device(),
-        ),
+        base=Config(**PROTOCOL, rounds=300, eval_every=1, eval_tail=10, device=device),
         seeds=(0, 1, 2),
         datasets={
             "CIFAR-10": {"dataset": "cifar10"},
             "CIFAR-100": {"dataset": "cifar100"},
             "Tiny-ImageNet": {"dataset": "tiny_imagenet"},
-            "CIFAR-10-C": {"dataset": "cifar10_c", "partition": "feature_shift"},
-            "CIFAR-100-C": {"dataset": "cifar100_c", "partition": "feature_shift"},
-            "FEMNIST": {
-                "dataset": "femnist",
-                "data_options": {"fraction": 0.05},
-                "partition": "natural",
-                "clients": 0,
-            },
+            "CIFAR-10-C": {"dataset": "cifar10_c", **SHIFT},
+            "CIFAR-100-C": {"dataset": "cifar100_c", **SHIFT},
+            "FEMNIST": {"dataset": "femnist", "data_options": {"fraction": 0.05}, **WRITERS},
             "BloodMNIST": {"dataset": "bloodmnist"},
             "Yahoo! Answers": {"dataset": "yahoo_answers", "model": "textcnn"},
         },
@@ -131,7 +118,7 @@ def paper() -> Preset:
             "ViT": {"model": "vit"},
             "CNN": {"model": "femnist_cnn"},
         },
-        centralised={"clients": 1, "active": 1, "partition": "iid", "epochs": 1},
+        centralised=IN_ONE_PLACE,
         diagnosed=(0, 30, 60, 90),
         diagnosed_alphas=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 100.0),
         settings_grid=SETTINGS_GRID,
@@ -155,42 +142,19 @@ def paper() -> Preset:
     )
 
 
-# one client holds everything, and a round is an epoch
-CENTRALISED = {"clients": 1, "active": 1, "partition": "iid", "epochs": 1, "rounds": 20}
-
-
 def cpu() -> Preset:
     """For a machine without a GPU: minutes for a run."""
+    small: Settings = {"dataset": "cifar10", "data_options": {"size": 16}, "model": "resnet8"}
+    in_one_place = {**IN_ONE_PLACE, "rounds": 20}
     return Preset(
         name="cpu",
-        base=Config(
-            dataset="cifar10",
-            data_options={"size": 16},
-            model="resnet8",
-            partition_mode="refill",
-            clients=100,
-            active=10,
-            alpha=0.1,
-            rounds=40,
-            epochs=5,
-            eval_every=5,
-            eval_tail=5,
-        ),
+        base=Config(**PROTOCOL, **small, rounds=40, eval_every=5, eval_tail=5),
         seeds=(0,),
         seeds_of={"strategies": (0, 1, 2), "mechanism": (0, 1, 2)},
         datasets={
             "CIFAR-10": {},
-            "CIFAR-10-C": {
-                "dataset": "cifar10_c",
-                "data_options": {},
-                "partition": "feature_shift",
-            },
-            "FEMNIST": {
-                "dataset": "mnist_by_writer",
-                "data_options": {},
-                "partition": "natural",
-                "clients": 0,
-            },
+            "CIFAR-10-C": {"dataset": "cifar10_c", "data_options": {}, **SHIFT},
+            "FEMNIST": {"dataset": "mnist_by_writer", "data_options": {}, **WRITERS},
             "Yahoo! Answers": {
                 "dataset": "parquet:data/yahoo_answers_small",
                 "data_options": {},
@@ -200,7 +164,7 @@ def cpu() -> Preset:
             },
         },
         backbones={"ResNet-20": {}, "ViT": {"model": "vit_small"}, "CNN": {}},
-        centralised=CENTRALISED,
+        centralised=in_one_place,
         diagnosed=(0, 10, 20, 30),
         diagnosed_alphas=(0.1, 100.0),
         settings_grid=SETTINGS_GRID,
@@ -209,7 +173,7 @@ def cpu() -> Preset:
         all_filtered=("CIFAR-10, alpha 0.1",),
         other_federations={
             "CIFAR-10, alpha 100": Federation({"alpha": 100.0}, 2, few=True),
-            "CIFAR-10, centralised": Federation(CENTRALISED, 2, few=True),
+            "CIFAR-10, centralised": Federation(in_one_place, 2, few=True),
             "CIFAR-10, alpha 0.6": Federation({"alpha": 0.6}),
             "CIFAR-100 at 16 x 16, alpha 0.1": Federation({"dataset": "cifar100"}),
             "CIFAR-10, alpha 0.1, no norm layers": Federation(
@@ -241,37 +205,20 @@ def cpu() -> Preset:
 
 def smoke() -> Preset:
     """Seconds for a run: shows that everything works, and nothing about the paper."""
+    digits: Settings = {"dataset": "digits", "clients": 12, "active": 3, "alpha": 0.1}
     return Preset(
         name="smoke",
-        base=Config(
-            dataset="digits",
-            clients=12,
-            active=3,
-            alpha=0.1,
-            rounds=2,
-            epochs=1,
-            eval_every=1,
-            eval_tail=1,
-            workers=1,
-        ),
+        base=Config(**digits, rounds=2, epochs=1, eval_every=1, eval_tail=1, workers=1),
         seeds=(0,),
         seeds_of={"strategies": (0, 1)},
         datasets={
             "CIFAR-10": {},
-            "CIFAR-10-C": {
-                "data_options": {"corrupted": True},
-                "partition": "feature_shift",
-                "samples_per_client": 100,
-            },
+            "CIFAR-10-C": {"data_options": {"corrupted": True}, "samples_per_client": 100, **SHIFT},
             "FEMNIST": {"partition": "shards"},
             "BloodMNIST": {"alpha": 1.0},
         },
-        backbones={
-            "ResNet-20": {},
-            "ViT": {"model": "vit_small"},
-            "CNN": {},
-        },
-        centralised={"clients": 1, "active": 1, "partition": "iid"},
+        backbones={"ResNet-20": {}, "ViT": {"model": "vit_small"}, "CNN": {}},
+        centralised=IN_ONE_PLACE,
         diagnosed=(0, 1),
         diagnosed_alphas=(0.1, 100.0),
         settings_grid={"clients": (6, 12), "epochs": (1, 2), "participation": (0.25, 0.5)},

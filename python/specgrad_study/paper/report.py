@@ -14,29 +14,27 @@ from specgrad_fl.runs import RunDirectory, run_name
 
 from specgrad_study.compare import MEASURES
 from specgrad_study.paper import claims, document
+from specgrad_study.paper.archive import LEFT_OUT, UNKNOWN, Source
 from specgrad_study.paper.claims import Interval, Verdict
 from specgrad_study.paper.document import Block, Bullets, Heading, Paragraph, Picture, Table
-from specgrad_study.paper.experiment import LEFT_OUT, Measured, Part
-from specgrad_study.paper.gather import Judged, Subject, finished_runs, left_out, verdicts
+from specgrad_study.paper.experiment import Part, Subject, finished_runs
 from specgrad_study.paper.numbers import paper_numbers
 from specgrad_study.paper.results_json import as_data
-from specgrad_study.paper.sources import UNKNOWN
 
 
 def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     """``report.md``, ``report.html``, figures, ``results.json``, ``configuration.toml``."""
     storage.make_folder(out)
-    judged = {part.experiment.name: verdicts(part) for part in parts}
     title = f"The paper's experiments, preset {subject.preset.name}"
     blocks: list[Block] = [Heading(1, title), *_opening(parts, subject)]
-    blocks += _summary(parts, judged)
+    blocks += _summary(parts)
     for part in parts:
-        blocks += _section(part, judged[part.experiment.name], subject, out)
+        blocks += _section(part, subject, out)
     blocks += _origins(parts, subject)
     storage.write_text(out / "report.md", document.markdown(blocks))
     storage.write_text(out / "report.html", document.page(title, blocks))
     storage.write_text(out / "configuration.toml", to_toml(subject.preset.base.changed()))
-    data = as_data(parts, judged, subject)
+    data = as_data(parts, subject)
     storage.write_text(out / "results.json", json.dumps(data, indent=1) + "\n")
     return out / "report.md"
 
@@ -88,32 +86,35 @@ def _has_own_result(part: Part, shared: Collection[str]) -> bool:
     )
 
 
-def _summary(parts: Sequence[Part], judged: dict[str, list[Judged]]) -> list[Block]:
+def _summary(parts: Sequence[Part]) -> list[Block]:
     blocks: list[Block] = [Heading(2, "Claims"), Paragraph(claims.RULE)]
-    for ours, who in ((False, "The paper's claims"), (True, "Claims of ours")):
+    for who, hidden in (("The paper's claims", ""), ("Claims of ours", "said in")):
         chosen = [
-            (part.experiment.name, *each)
+            (part.experiment.name, verdict)
             for part in parts
-            for each in judged[part.experiment.name]
-            if (each[0].said == "") == ours
+            for verdict in part.verdicts
+            if bool(verdict.claim.said) != bool(hidden)
         ]
-        if not chosen:
-            continue
-        rows = [
-            (
-                name,
-                claim.text,
-                *(() if ours else (claim.said,)),
-                column,
-                verdict.text,
-                str(verdict.seeds),
-            )
-            for name, claim, column, verdict in chosen
-        ]
-        titles = ("experiment", "claim", *(() if ours else ("said in",)), "where", "verdict")
-        blocks.append(Paragraph(f"{who}: {_counted([v for *_, v in chosen])}"))
-        blocks.append(Table((*titles, "seeds"), tuple(rows)))
+        if chosen:
+            told = _counted([verdict for _, verdict in chosen])
+            rows = [{"experiment": name, **_row(v)} for name, v in chosen]
+            titles = ("experiment", "claim", "said in", "where", "verdict", "seeds")
+            shown = [title for title in titles if title != hidden]
+            blocks += [Paragraph(f"{who}: {told}"), Table.of(rows, shown)]
     return blocks
+
+
+def _row(verdict: Verdict) -> dict[str, str]:
+    """What tables can tell of a verdict."""
+    return {
+        "claim": verdict.claim.text,
+        "said in": verdict.claim.said,
+        "where": verdict.column,
+        "verdict": verdict.text,
+        "seeds": str(verdict.seeds),
+        "decisive difference": str(verdict.decisive),
+        "margin": verdict.claim.margin or "none",
+    }
 
 
 def _counted(found: Sequence[Verdict]) -> str:
@@ -128,7 +129,7 @@ def _counted(found: Sequence[Verdict]) -> str:
     )
 
 
-def _section(part: Part, judged: Sequence[Judged], subject: Subject, out: Path) -> list[Block]:
+def _section(part: Part, subject: Subject, out: Path) -> list[Block]:
     experiment = part.experiment
     blocks: list[Block] = [Heading(2, f"{experiment.title} ({experiment.reference})")]
     remark = experiment.remark(part.results, subject.archive)
@@ -139,14 +140,9 @@ def _section(part: Part, judged: Sequence[Judged], subject: Subject, out: Path) 
     blocks += [_table(part, column) for column in part.measured_columns]
     for draw in experiment.draws:
         blocks += [Picture(path, experiment.title) for path in draw(part, subject.archive, out)]
-    known = [each for each in judged if each[2].word != claims.MISSING]
+    known = [_row(v) for v in part.verdicts if v.word != claims.MISSING]
     if known:
-        titles = ("claim", "where", "verdict", "seeds", "decisive difference", "margin")
-        rows = tuple(
-            (c.text, column, v.text, str(v.seeds), str(v.decisive), c.margin or "none")
-            for c, column, v in known
-        )
-        blocks.append(Table(titles, rows))
+        blocks.append(Table.of(known, [title for title in known[0] if title != "said in"]))
     missing = _missing(part)
     if missing:
         blocks += [Paragraph("Not run:"), Bullets(tuple(missing))]
@@ -155,47 +151,34 @@ def _section(part: Part, judged: Sequence[Judged], subject: Subject, out: Path) 
 
 def _table(part: Part, column: str) -> Table:
     """A column seed by seed, with paired differences to the baseline of each row."""
-    numbers = paper_numbers(part.experiment.name)
-    rows = _rows(part, column)
-    seeds = sorted({seed for row in rows for seed in part.results[row, column].values})
-    compared = any((row, column) in numbers for row in rows)
-    paired = any(part.experiment.baseline(row) for row in rows)
-    lines = []
-    for row in rows:
-        found, number = part.results[row, column], numbers.get((row, column))
-        line = [row, *([str(number or "-")] if compared else [])]
-        line += [_value(found, seed) for seed in seeds]
-        base = part.experiment.baseline(row)
-        if paired:
-            theirs = numbers.get((base, column)) if base else None
-            apart = number.mean - theirs.mean if number and theirs else None
-            line += [("" if apart is None else f"{apart:+.2f}")] if compared else []
-            own = part.apart(row, column)
-            line.append(str(Interval.of(own)) if own else "")
-        lines.append(tuple(line))
-    titles = ["", *(["paper"] if compared else []), *(f"seed {seed}" for seed in seeds)]
-    if paired:
-        titles += (["gain, paper"] if compared else []) + ["gain [95 %] (seeds)"]
-    return Table((column, *titles[1:]), tuple(lines))
-
-
-def _value(found: Measured, seed: int) -> str:
-    return f"{found.values[seed]:.2f}" if seed in found.values else ""
-
-
-def _rows(part: Part, column: str) -> list[str]:
-    """The rows of a column, without those that the preset leaves out."""
-    return [
-        row
+    numbers, baseline = paper_numbers(part.experiment.name), part.experiment.baseline
+    held = {
+        row: found.values
         for (row, where), found in part.results.items()
         if where == column and (found.values or found.missing != (LEFT_OUT,))
-    ]
+    }
+    seeds = sorted({seed for values in held.values() for seed in values})
+    compared = any((row, column) in numbers for row in held)
+    paired = any(map(baseline, held))
+    lines = []
+    for row, values in held.items():
+        number, theirs = (numbers.get((each or "", column)) for each in (row, baseline(row)))
+        line = {column: row}
+        if compared:
+            line["paper"] = str(number or "-")
+        line |= {f"seed {s}": f"{values[s]:.2f}" if s in values else "" for s in seeds}
+        if compared and paired:
+            line["gain, paper"] = f"{number.mean - theirs.mean:+.2f}" if number and theirs else ""
+        if paired:
+            own = part.apart(row, column)
+            line["gain [95 %] (seeds)"] = str(Interval.of(own)) if own else ""
+        lines.append(line)
+    return Table.of(lines, list(lines[0]))
 
 
 def _missing(part: Part) -> list[str]:
     """What has no result, by column and reason, every cell by its name."""
-    columns = list(dict.fromkeys(place[1] for place in part.results))
-    whole = [column for column in columns if left_out(part, column)]
+    whole = part.left_out
     reasons: dict[tuple[str, str], list[str]] = {}
     for (row, column), found in part.results.items():
         if found.missing and column not in whole:
@@ -209,15 +192,13 @@ def _missing(part: Part) -> list[str]:
 
 def _origins(parts: Sequence[Part], subject: Subject) -> list[Block]:
     """Machines and commits of all results, and what the folder holds besides."""
-    runs = finished_runs(parts, subject)
+    runs = finished_runs(parts, subject.archive)
     made = Counter(run.source for run in runs.values())
-    measured = Counter(
-        source
-        for part in parts
-        for cell_place, found in part.results.items()
-        if cell_place not in {cell.place for cell in part.cells if part.experiment.trained(cell)}
-        for source in found.sources.values()
-    )
+    measured: Counter[Source] = Counter()
+    for part in parts:
+        trained = {cell.place for cell in part.cells if part.experiment.trained(cell)}
+        for place, found in part.results.items():
+            measured.update(found.sources.values() if place not in trained else ())
     items = [f"{count} runs, {source}" for source, count in made.items()]
     items += [f"{count} measurements besides runs, {source}" for source, count in measured.items()]
     sources = {*made, *measured}

@@ -7,47 +7,34 @@ from typing import Any
 
 from specgrad_fl import machine
 
-from specgrad_study.paper.archive import FORMAT
-from specgrad_study.paper.claims import Claim, Interval, Verdict
-from specgrad_study.paper.experiment import Cell, Part
-from specgrad_study.paper.gather import Judged, Subject, finished_runs
+from specgrad_study.paper.archive import FORMAT, Archive, Source
+from specgrad_study.paper.claims import Interval, Verdict
+from specgrad_study.paper.experiment import Cell, Part, Subject, finished_runs
 from specgrad_study.paper.numbers import paper_numbers
-from specgrad_study.paper.sources import Source
 
 # digits behind the point: more than runs can be told apart by
 DIGITS = 6
 
 
-class _Sources:
-    """Numbers for sources, so that each is written once."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Source, int] = {}
-
-    def number(self, source: Source) -> int:
-        return self.numbers.setdefault(source, len(self.numbers))
-
-
-def as_data(
-    parts: Sequence[Part], judged: Mapping[str, Sequence[Judged]], subject: Subject
-) -> dict[str, Any]:
+def as_data(parts: Sequence[Part], subject: Subject) -> dict[str, Any]:
     """What JSON can carry of a report."""
-    sources = _Sources()
+    # by number, so that each is written once
+    sources: dict[Source, int] = {}
     base = subject.preset.base.changed()
     runs = {
         name: {
             # a share of 1, where values are percent
             **{key: round(value, DIGITS + 2) for key, value in run.summary.items()},
-            "evaluations": {str(n): round(v, DIGITS) for n, v in run.evaluations.items()},
-            "source": sources.number(run.source),
+            "evaluations": _rounded(run.evaluations),
+            "source": sources.setdefault(run.source, len(sources)),
         }
-        for name, run in sorted(finished_runs(parts, subject).items())
+        for name, run in sorted(finished_runs(parts, subject.archive).items())
     }
     experiments = {
         part.experiment.name: {
-            "cells": [_cell(cell, base, subject) for cell in part.cells],
+            "cells": [_cell(cell, base, subject.archive) for cell in part.cells],
             "values": _values(part, sources),
-            "verdicts": [_verdict(*each) for each in judged[part.experiment.name]],
+            "verdicts": list(map(_verdict, part.verdicts)),
         }
         for part in parts
     }
@@ -57,13 +44,17 @@ def as_data(
         "commit": machine.commit(),
         "measure": subject.measure,
         "command": list(subject.command),
-        "sources": [vars(source) for source in sources.numbers],
+        "sources": [vars(source) for source in sources],
         "runs": runs,
         "experiments": experiments,
     }
 
 
-def _cell(cell: Cell, base: Mapping[str, Any], subject: Subject) -> dict[str, Any]:
+def _rounded(values: Mapping[int, float]) -> dict[str, float]:
+    return {str(number): round(value, DIGITS) for number, value in values.items()}
+
+
+def _cell(cell: Cell, base: Mapping[str, Any], archive: Archive) -> dict[str, Any]:
     settings = cell.config.changed() if cell.config else {}
     return {
         "row": cell.row,
@@ -71,41 +62,42 @@ def _cell(cell: Cell, base: Mapping[str, Any], subject: Subject) -> dict[str, An
         "changes": {k: v for k, v in settings.items() if base.get(k) != v},
         "digest": cell.config.digest if cell.config else None,
         "seeds_asked": list(cell.seeds),
-        "runs": {str(seed): run.name for seed, run in cell.finished(subject.archive).items()},
+        "runs": {str(seed): run.name for seed, run in cell.finished(archive).items()},
     }
 
 
-def _values(part: Part, sources: _Sources) -> list[dict[str, Any]]:
+def _values(part: Part, sources: dict[Source, int]) -> list[dict[str, Any]]:
     numbers = paper_numbers(part.experiment.name)
     return [
         {
             "row": place[0],
             "column": place[1],
-            "paper": [number.mean, number.deviation] if (number := numbers.get(place)) else None,
-            "values": {str(seed): round(v, DIGITS) for seed, v in sorted(found.values.items())},
-            "sources": {str(seed): sources.number(s) for seed, s in sorted(found.sources.items())},
+            "paper": list(vars(numbers[place]).values()) if place in numbers else None,
+            "values": _rounded(dict(sorted(found.values.items()))),
+            "sources": {
+                str(seed): sources.setdefault(source, len(sources))
+                for seed, source in sorted(found.sources.items())
+            },
             "missing": list(map(str, found.missing)),
         }
         for place, found in part.results.items()
     ]
 
 
-def _verdict(claim: Claim, column: str, verdict: Verdict) -> dict[str, Any]:
+def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {
-        "claim": claim.text,
-        "said": claim.said,
-        "margin": claim.margin,
-        "where": column,
+        "claim": verdict.claim.text,
+        "said": verdict.claim.said,
+        "margin": verdict.claim.margin,
+        "where": verdict.column,
         "verdict": verdict.word,
         "text": verdict.text,
         "seeds": verdict.seeds,
         "decisive": str(verdict.decisive),
         "differences": [
             {
-                "terms": [list(term) for term in finding.contrast.terms],
-                "margin": finding.contrast.margin,
-                "least": finding.contrast.least,
-                "by_seed": {str(s): round(v, DIGITS) for s, v in finding.differences.items()},
+                **vars(finding.contrast),
+                "by_seed": _rounded(finding.differences),
                 "interval": _interval(finding.differences),
             }
             for finding in verdict.findings

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import itertools
+from collections.abc import Iterable
 
 from specgrad_study.paper import figures
-from specgrad_study.paper.claims import Claim, above
-from specgrad_study.paper.experiment import Cell, Experiment, against
+from specgrad_study.paper.claims import above, each_above, one_claim
+from specgrad_study.paper.experiment import Cell, Experiment, Rows, grid, on
 from specgrad_study.paper.presets import SETTINGS_GRID, Preset
 
-METHODS: Mapping[str, Mapping[str, Any]] = {
+METHODS: Rows = {
     "FedAvg": {},
     "FedProx": {"method": "fedprox"},
     # its dynamic regulariser never decays, so the learning rate hardly may
@@ -27,13 +27,13 @@ OURS = "FedAvg + FFT"
 IMAGES = ("CIFAR-10", "CIFAR-100", "Tiny-ImageNet")
 
 
-def with_filter(names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def with_filter(names: Iterable[str]) -> Rows:
     """Every method, followed by itself with the filter."""
-    rows: dict[str, dict[str, Any]] = {}
-    for name in names:
-        rows[name] = dict(METHODS[name])
-        rows[f"{name} + FFT"] = {**METHODS[name], **FFT}
-    return rows
+    return {
+        f"{name}{ending}": {**METHODS[name], **changes}
+        for name in names
+        for ending, changes in (("", {}), (" + FFT", FFT))
+    }
 
 
 def without_filter(row: str) -> str | None:
@@ -41,230 +41,154 @@ def without_filter(row: str) -> str | None:
     return row.removesuffix(" + FFT") if row.endswith(" + FFT") else None
 
 
-def _all_methods(
-    preset: Preset, name: str, alphas: Mapping[str, float], more: tuple[str, ...] = ()
-) -> list[Cell]:
-    """Nine methods and FedAvg with the filter; ``alphas`` by the ending of the column.
+def _heterogeneous(preset: Preset, more: tuple[str, ...] = ()) -> list[Cell]:
+    """Nine methods and FedAvg with the filter; ``more``: columns in which every method has it."""
+    cells = []
+    for dataset, alpha in itertools.product(IMAGES, (0.6, 0.1)):
+        column = f"{dataset}, alpha {alpha:g}"
+        rows = with_filter(METHODS) if column in more else {**METHODS, OURS: FFT}
+        cells += grid(preset, {column: {"dataset": dataset, "alpha": alpha}}, rows)
+    return cells
 
-    more: columns in which every method has the filter too
-    """
-    few, all_rows = {**METHODS, OURS: FFT}, with_filter(tuple(METHODS))
-    return [
-        Cell(row, column, config, preset.seeds_for(name))
-        for dataset in IMAGES
-        for ending, alpha in alphas.items()
-        for column in [f"{dataset}{ending}"]
-        for row, changes in (all_rows if column in more else few).items()
-        for config in [preset.config(dataset, **changes, alpha=alpha)]
-    ]
-
-
-def _best(text: str, said: str) -> Claim:
-    return Claim(text, said, tuple(above(OURS, name) for name in METHODS))
-
-
-HETEROGENEOUS = {", alpha 0.6": 0.6, ", alpha 0.1": 0.1}
 
 TABLE1 = Experiment(
     name="table1",
     title="Main results",
     reference="Table I",
-    cells=lambda preset: _all_methods(preset, "table1", HETEROGENEOUS, preset.all_filtered),
-    claims=(
-        _best(
-            "FedAvg with the filter achieves the best performance of all methods",
-            "Section V-B and Table I",
-        ),
+    table=lambda preset: _heterogeneous(preset, preset.all_filtered),
+    claims=one_claim(
+        "FedAvg with the filter achieves the best performance of all methods",
+        "Section V-B and Table I",
+        each_above([OURS], METHODS),
     ),
-    draws=(figures.gains,),
-    baseline=against("FedAvg"),
 )
 
 NEAR_IID = Experiment(
     name="near-iid",
     title="Near-IID federations",
     reference="Table VII",
-    cells=lambda preset: _all_methods(preset, "near-iid", {"": 100.0}),
-    claims=(
-        _best(
-            "FedAvg with the filter outperforms strong baselines under near-IID settings",
-            "Section V-C and Table VII",
-        ),
+    table=lambda preset: grid(preset, on(*IMAGES, alpha=100.0), {**METHODS, OURS: FFT}),
+    claims=one_claim(
+        "FedAvg with the filter outperforms strong baselines under near-IID settings",
+        "Section V-C and Table VII",
+        each_above([OURS], METHODS),
     ),
-    draws=(figures.gains,),
-    baseline=against("FedAvg"),
 )
 
 CURVES = Experiment(
     name="curves",
     title="Learning curves",
     reference="Figure 4 (methods) and Figure 5 (backbones); accuracies as in Tables I and II",
-    cells=lambda preset: _all_methods(preset, "curves", HETEROGENEOUS),
+    table=_heterogeneous,
     draws=(figures.curves,),
-    baseline=against("FedAvg"),
     note="The accuracies are those of Table I, where the claim about them is judged.",
 )
 
-BACKBONES = ("ResNet-20", "ResNet-18", "WRN-56-2", "DenseNet-121", "ViT")
+BACKBONES = {
+    f"{dataset}, {backbone}": {"dataset": dataset, "backbone": backbone}
+    for dataset in IMAGES[:2]
+    for backbone in ("ResNet-20", "ResNet-18", "WRN-56-2", "DenseNet-121", "ViT")
+}
 COMBINED = ("FedAvg", "FedProx", "SCAFFOLD", "FedAWA")
-
-
-def _table2(preset: Preset) -> list[Cell]:
-    return [
-        Cell(row, f"{dataset}, {backbone}", config, preset.seeds_for("table2"))
-        for dataset in IMAGES[:2]
-        for backbone in BACKBONES
-        for row, changes in with_filter(COMBINED).items()
-        for config in [preset.config(dataset, backbone, **changes)]
-    ]
-
 
 TABLE2 = Experiment(
     name="table2",
     title="Backbones and methods",
     reference="Table II",
-    cells=_table2,
-    claims=(
-        Claim(
-            "the filter improves every method it is integrated with",
-            "Section V-B and Table II",
-            tuple(above(f"{name} + FFT", name) for name in COMBINED),
-        ),
+    table=lambda preset: grid(preset, BACKBONES, with_filter(COMBINED)),
+    claims=one_claim(
+        "the filter improves every method it is integrated with",
+        "Section V-B and Table II",
+        tuple(above(f"{name} + FFT", name) for name in COMBINED),
     ),
     draws=(figures.curves,),
     baseline=without_filter,
 )
 
-
-def _feature_shift(preset: Preset) -> list[Cell]:
-    names = ("FedAvg", "FedDyn", "FedCM", "SCAFFOLD")
-    rows = {**{name: METHODS[name] for name in names}, OURS: FFT}
-    return [
-        Cell(row, dataset, config, preset.seeds_for("feature-shift"))
-        for dataset in ("CIFAR-10-C", "CIFAR-100-C")
-        for row, changes in rows.items()
-        for config in [preset.config(dataset, **changes)]
-    ]
-
+SHIFTED: Rows = {name: METHODS[name] for name in ("FedAvg", "FedDyn", "FedCM", "SCAFFOLD")}
 
 FEATURE_SHIFT = Experiment(
     name="feature-shift",
     title="Feature shift",
     reference="Table IX",
-    cells=_feature_shift,
-    claims=(
-        Claim(
-            "FedAvg with the filter achieves the best performance under severe feature shift",
-            "Section V-D and Table IX",
-            tuple(above(OURS, name) for name in ("FedAvg", "FedDyn", "FedCM", "SCAFFOLD")),
-        ),
+    table=lambda preset: grid(preset, on("CIFAR-10-C", "CIFAR-100-C"), {**SHIFTED, OURS: FFT}),
+    claims=one_claim(
+        "FedAvg with the filter achieves the best performance under severe feature shift",
+        "Section V-D and Table IX",
+        each_above([OURS], SHIFTED),
     ),
-    draws=(figures.gains,),
-    baseline=against("FedAvg"),
 )
+
+BY_WRITER = ("FedAvg", "SCAFFOLD", "FedAWA")
 
 
 def _femnist(preset: Preset) -> list[Cell]:
-    cells = []
-    for ratio in (0.05, 0.1):
-        for row, changes in with_filter(("FedAvg", "SCAFFOLD", "FedAWA")).items():
-            config = preset.config("FEMNIST", "CNN", **changes)
-            if config is not None:
-                config = config.replace(active=max(1, round(ratio * preset.writers)))
-            seeds = preset.seeds_for("femnist")
-            cells.append(Cell(row, f"active ratio {ratio:g}", config, seeds))
-    return cells
+    where = {"dataset": "FEMNIST", "backbone": "CNN"}
+    columns = {
+        f"active ratio {ratio:g}": {**where, "active": max(1, round(ratio * preset.writers))}
+        for ratio in (0.05, 0.1)
+    }
+    return grid(preset, columns, with_filter(BY_WRITER))
 
 
 FEMNIST = Experiment(
     name="femnist",
     title="A natural partition (FEMNIST)",
     reference="Table X",
-    cells=_femnist,
-    claims=(
-        Claim(
-            "the filter improves performance over all baselines",
-            "Section V-D and Table X",
-            tuple(above(f"{name} + FFT", name) for name in ("FedAvg", "SCAFFOLD", "FedAWA")),
-        ),
+    table=_femnist,
+    claims=one_claim(
+        "the filter improves performance over all baselines",
+        "Section V-D and Table X",
+        tuple(above(f"{name} + FFT", name) for name in BY_WRITER),
     ),
-    draws=(figures.gains,),
     baseline=without_filter,
 )
-
-
-def _supplement(preset: Preset) -> list[Cell]:
-    return [
-        Cell(row, dataset, config, preset.seeds_for("supplement"))
-        for dataset in ("BloodMNIST", "Yahoo! Answers")
-        for row, changes in {"FedAvg": {}, OURS: FFT}.items()
-        for config in [preset.config(dataset, **changes)]
-    ]
-
 
 SUPPLEMENT = Experiment(
     name="supplement",
     title="Medical images and text",
     reference="Section VII of the supplement",
-    cells=_supplement,
-    claims=(
-        Claim(
-            "experiments on NLP and medical imaging show that the filter generalises",
-            "Section V-D, which refers to the supplement",
-            (above(OURS, "FedAvg"),),
-        ),
+    table=lambda preset: grid(
+        preset, on("BloodMNIST", "Yahoo! Answers"), {"FedAvg": {}, OURS: FFT}
     ),
-    draws=(figures.gains,),
-    baseline=against("FedAvg"),
+    claims=one_claim(
+        "experiments on NLP and medical imaging show that the filter generalises",
+        "Section V-D, which refers to the supplement",
+        (above(OURS, "FedAvg"),),
+    ),
     note="The supplement is not public: neither its models nor its numbers are known.",
 )
 
 
 def _settings(preset: Preset) -> list[Cell]:
-    rows: dict[str, Mapping[str, Any]] = {
-        "FedAvg": {},
-        OURS: FFT,
-        "SCAFFOLD": METHODS["SCAFFOLD"],
-        "FedDyn": METHODS["FedDyn"],
-    }
-    cells = []
+    clients, active = preset.base.clients, preset.base.active
+    methods = {"FedAvg": {}, OURS: FFT} | {name: METHODS[name] for name in ("SCAFFOLD", "FedDyn")}
+    rows = {}
     for name, values in preset.settings_grid.items():
         for value in values:
-            for row, changes in rows.items():
-                config = preset.config(**changes)
-                assert config is not None
-                share = config.active / config.clients
-                if name == "clients":
-                    config = config.replace(clients=int(value), active=max(1, round(share * value)))
-                elif name == "epochs":
-                    config = config.replace(epochs=int(value))
-                else:
-                    config = config.replace(active=max(1, round(value * config.clients)))
-                label = f"{name} {value:g}: {row}"
-                cells.append(Cell(label, "CIFAR-10", config, preset.seeds_for("settings")))
-    return cells
-
-
-def _settings_claim() -> Claim:
-    labels = [f"{name} {v:g}" for name, values in SETTINGS_GRID.items() for v in values]
-    return Claim(
-        "the filter keeps its advantage over FedAvg across clients, local epochs, participation",
-        "Section V-D and Figure 3",
-        tuple(above(f"{label}: {OURS}", f"{label}: FedAvg") for label in labels),
-    )
-
-
-def _settings_baseline(row: str) -> str | None:
-    setting, _, method = row.partition(": ")
-    return None if method == "FedAvg" else f"{setting}: FedAvg"
+            if name == "clients":
+                changes = {"clients": int(value), "active": max(1, round(active / clients * value))}
+            elif name == "epochs":
+                changes = {"epochs": int(value)}
+            else:
+                changes = {"active": max(1, round(value * clients))}
+            for row, method in methods.items():
+                rows[f"{name} {value:g}: {row}"] = {**method, **changes}
+    return grid(preset, on("CIFAR-10"), rows)
 
 
 SETTINGS = Experiment(
     name="settings",
     title="Clients, local epochs, participation",
     reference="Figure 3",
-    cells=_settings,
-    claims=(_settings_claim(),),
-    draws=(figures.gains,),
-    baseline=_settings_baseline,
+    table=_settings,
+    claims=one_claim(
+        "the filter keeps its advantage over FedAvg across clients, local epochs, participation",
+        "Section V-D and Figure 3",
+        tuple(
+            above(f"{name} {value:g}: {OURS}", f"{name} {value:g}: FedAvg")
+            for name, values in SETTINGS_GRID.items()
+            for value in values
+        ),
+    ),
 )

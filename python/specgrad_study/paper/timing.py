@@ -15,35 +15,22 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from specgrad_fl import machine, prepare, storage
 from specgrad_fl.config import Config
-from specgrad_fl.engine import Engine
 from specgrad_fl.errors import RunError
 from specgrad_fl.machine import peak_mib
-from specgrad_fl.records import Record
-from specgrad_fl.runs import RunDirectory
 
-from specgrad_study.paper.archive import Archive
-from specgrad_study.paper.claims import Claim, above
-from specgrad_study.paper.experiment import (
-    LEFT_OUT,
-    Cell,
-    Context,
-    Experiment,
-    Measured,
-    Missing,
-    Results,
-    against,
-)
+from specgrad_study import fleet
+from specgrad_study.paper.archive import Archive, Finished, Measured, Missing, Results, Source
+from specgrad_study.paper.claims import Claim, above, each_above
+from specgrad_study.paper.experiment import Cell, Context, Experiment, grid, on
 from specgrad_study.paper.presets import Preset
-from specgrad_study.paper.sources import Source
 from specgrad_study.paper.tables import IMAGES, METHODS
 
 LOOP = "FedAvg + FFT, torch.fft loop"
@@ -56,18 +43,20 @@ FILTERS: dict[str, dict[str, Any]] = {
 }
 STORED = "timing.json"
 CPU_SECONDS = "CPU seconds of a round"
-TIMED = ("s/round", "peak MB", CPU_SECONDS, "filter, % of client time")
-QUANTITIES = ("s/round", "rounds to target", "total s", *TIMED[1:])
+# what timed rounds tell, from what is stored of them
+TIMED: Mapping[str, Callable[[dict[str, Any]], float]] = {
+    "s/round": lambda each: statistics.median(each["seconds"]),
+    "peak MB": lambda each: each["peak_mib"] * 2**20 / 1e6,
+    CPU_SECONDS: lambda each: statistics.median(each["cpu_seconds"]),
+    "filter, % of client time": lambda each: 100 * each["filter_share"],
+}
+QUANTITIES = ("s/round", "rounds to target", "total s", *list(TIMED)[1:])
 
 
 def _cells(preset: Preset) -> list[Cell]:
     """Small presets time FedAvg and its filters alone."""
     methods = METHODS if preset.name == "paper" else {"FedAvg": {}}
-    return [
-        Cell(row, dataset, preset.config(dataset, **changes), preset.seeds_for("time"))
-        for dataset in IMAGES
-        for row, changes in {**methods, **FILTERS}.items()
-    ]
+    return grid(preset, on(*IMAGES), {**methods, **FILTERS})
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -97,11 +86,7 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
             if all(config.digest in found for config in configs):
                 continue
             found |= contest(configs, context.preset.timed_rounds)
-            facts = {
-                "environment": machine.report(),
-                "load": os.getloadavg(),
-                "contenders": found,
-            }
+            facts = {"environment": machine.report(), "load": os.getloadavg(), "contenders": found}
             storage.make_folder(context.folder)
             storage.write_text(context.folder / STORED, json.dumps(facts, indent=1) + "\n")
 
@@ -109,34 +94,29 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
 def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:
     """Rounds of all contenders in turn, after one to warm up; seconds by digest."""
     dataset = prepare.load_data(configs[0])
-    timed: dict[str, list[Record]] = {config.digest: [] for config in configs}
-    worked: dict[str, list[float]] = {config.digest: [] for config in configs}
-    with tempfile.TemporaryDirectory() as folder:
-        engines = []
+    timed: dict[str, dict[str, list[float]]] = {
+        config.digest: {"seconds": [], "cpu_seconds": [], "filter_share": []} for config in configs
+    }
+    with ExitStack() as stack:
+        engines = {}
         for config in configs:
-            partition = prepare.divide(config, dataset)
             # an evaluation is the same for all: it is left out of the contest
             quiet = config.replace(rounds=rounds + 2, eval_every=rounds + 2, eval_tail=0)
-            run = RunDirectory(Path(folder) / config.digest)
-            run.path.mkdir()
-            resolved = prepare.resolve(quiet, dataset, partition)
-            engines.append(Engine(resolved, dataset, partition, run).start())
-        try:
-            for number in range(rounds + 1):
-                for config, each in zip(configs, engines, strict=True):
-                    begun = time.process_time()
-                    record = each.round(number)
-                    if number:
-                        timed[config.digest].append(record)
-                        worked[config.digest].append(time.process_time() - begun)
-        finally:
-            for each in engines:
-                each.close()
+            partition = prepare.divide(config, dataset)
+            tried = fleet.trial(quiet, dataset, partition)
+            engines[config.digest] = stack.enter_context(tried)
+        for number in range(rounds + 1):
+            for digest, each in engines.items():
+                begun = time.process_time()
+                record = each.round(number)
+                if number:
+                    timed[digest]["seconds"].append(record["seconds"]["round"])
+                    timed[digest]["cpu_seconds"].append(time.process_time() - begun)
+                    timed[digest]["filter_share"].append(record["filter_share"])
     return {
         config.digest: {
-            "seconds": [record["seconds"]["round"] for record in timed[config.digest]],
-            "cpu_seconds": worked[config.digest],
-            "filter_share": statistics.median(r["filter_share"] for r in timed[config.digest]),
+            **timed[config.digest],
+            "filter_share": statistics.median(timed[config.digest]["filter_share"]),
             "peak_mib": _peak_of(config),
         }
         for config in configs
@@ -145,12 +125,9 @@ def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:
 
 def _peak_of(config: Config) -> float:
     """The peak of a process of its own."""
+    command, order = [sys.executable, "-m", "specgrad_study.paper.timing"], config.as_dict()
     child = subprocess.run(
-        [sys.executable, "-m", "specgrad_study.paper.timing"],
-        input=json.dumps(config.as_dict()),
-        capture_output=True,
-        text=True,
-        check=False,
+        command, input=json.dumps(order), capture_output=True, text=True, check=False
     )
     if child.returncode:
         ending = (child.stderr.strip().splitlines() or ["no message"])[-1]
@@ -164,15 +141,10 @@ def one_round(config: Config) -> float:
 
     dataset = prepare.load_data(config)
     partition = prepare.divide(config, dataset)
-    with tempfile.TemporaryDirectory() as folder:
-        resolved = prepare.resolve(config.replace(rounds=2, eval_every=2), dataset, partition)
-        alone = Engine(resolved, dataset, partition, RunDirectory(Path(folder))).start()
-        try:
-            with suppress(OSError):  # begin the peak anew, where the system can do that
-                Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-            alone.round(0)
-        finally:
-            alone.close()
+    with fleet.trial(config.replace(rounds=2, eval_every=2), dataset, partition) as alone:
+        with suppress(OSError):  # begin the peak anew, where the system can do that
+            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+        alone.round(0)
     if torch.device(config.device).type == "cuda":
         return torch.cuda.max_memory_allocated(config.device) / 2**20
     return peak_mib()
@@ -183,17 +155,8 @@ def remark(results: Results, archive: Archive) -> str:
     facts = _facts(archive.folder)
     if not facts:
         return ""
-    machine = facts["environment"]
-    return (
-        f"Timed on {machine['cpu']} with {machine['cores']} cores, at a load of "
-        f"{facts['load'][0]:.1f} processes."
-    )
-
-
-def rounds_to(target: float, evaluations: Mapping[int, float]) -> int | None:
-    """The first evaluated round that reaches the target."""
-    reached = [number for number, accuracy in evaluations.items() if accuracy >= target]
-    return min(reached, default=None)
+    where = "{cpu} with {cores} cores".format(**facts["environment"])
+    return f"Timed on {where}, at a load of {facts['load'][0]:.1f} processes."
 
 
 def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
@@ -202,21 +165,15 @@ def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     results: Results = {}
     bases = {cell.column: cell.finished(archive) for cell in cells if cell.row == "FedAvg"}
     for cell in cells:
-        targets = {
-            seed: math.floor(100 * run.summary["mean_last_10"]) / 100
-            for seed, run in bases[cell.column].items()
-        }
         found = _timed(cell, facts)
-        if cell.row != LOOP and cell.config is None:
-            found |= dict.fromkeys(("rounds to target", "total s"), Measured(missing=(LEFT_OUT,)))
-        elif cell.row != LOOP:
-            rounds = _rounds(cell, archive, targets)
+        if cell.row != LOOP:
+            rounds, pace = _rounds(cell, archive, bases[cell.column]), found["s/round"]
+            both = [seed for seed in rounds.values if seed in pace.values]
             found["rounds to target"] = rounds
-            pace = found["s/round"].values
             found["total s"] = Measured(
-                {s: n * pace[s] for s, n in rounds.values.items() if s in pace},
-                (*rounds.missing, *found["s/round"].missing),
-                {s: rounds.sources[s] for s in rounds.values if s in pace},
+                {seed: rounds.values[seed] * pace.values[seed] for seed in both},
+                tuple(dict.fromkeys((*rounds.missing, *pace.missing))),
+                {seed: rounds.sources[seed] for seed in both},
             )
         for quantity in QUANTITIES:
             if quantity in found:
@@ -224,39 +181,34 @@ def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     return results
 
 
-def _rounds(cell: Cell, archive: Archive, targets: Mapping[int, float]) -> Measured:
+def _rounds(cell: Cell, archive: Archive, bases: Mapping[int, Finished]) -> Measured:
     """Rounds until the accuracy that FedAvg ends with, seed by seed."""
     rounds: dict[int, float] = {}
-    sources, failed = {}, []
-    for seed, run in cell.finished(archive).items():
-        if seed not in targets or not run.evaluations:
+    failed = []
+    runs = cell.finished(archive)
+    for seed, run in runs.items():
+        if seed not in bases or not run.evaluations:
             failed.append(Missing(seed, "no rounds are known, or FedAvg has no result"))
             continue
-        reached = rounds_to(targets[seed], run.evaluations)
-        if reached is None:
-            failed.append(Missing(seed, f"does not reach {targets[seed]:.0%}"))
+        target = math.floor(100 * bases[seed].summary["mean_last_10"]) / 100
+        reached = [number for number, value in run.evaluations.items() if value >= target]
+        if reached:
+            rounds[seed] = min(reached)
         else:
-            rounds[seed], sources[seed] = reached, run.source
+            failed.append(Missing(seed, f"does not reach {target:.0%}"))
+    sources = {seed: runs[seed].source for seed in rounds}
     return Measured(rounds, (*failed, *cell.missing(archive)), sources)
 
 
 def _timed(cell: Cell, facts: Mapping[str, Any]) -> dict[str, Measured]:
     """What was measured in timed rounds, one value for each seed."""
-    if cell.config is None:
-        return dict.fromkeys(TIMED, Measured(missing=(LEFT_OUT,)))
     timings = facts.get("contenders", {})
     held = {c.seed: timings[c.digest] for c in cell.configs() if c.digest in timings}
-    absent = tuple(Missing(seed, "not timed") for seed in cell.seeds if seed not in held)
+    absent = cell.lacking({seed: "not timed" for seed in cell.seeds if seed not in held})
     sources = dict.fromkeys(held, Source.of(facts.get("environment")))
-
-    def of(value: Callable[[dict[str, Any]], float]) -> Measured:
-        return Measured({seed: value(each) for seed, each in held.items()}, absent, sources)
-
     return {
-        "s/round": of(lambda each: statistics.median(each["seconds"])),
-        "peak MB": of(lambda each: each["peak_mib"] * 2**20 / 1e6),
-        CPU_SECONDS: of(lambda each: statistics.median(each["cpu_seconds"])),
-        "filter, % of client time": of(lambda each: 100 * each["filter_share"]),
+        quantity: Measured({seed: value(each) for seed, each in held.items()}, absent, sources)
+        for quantity, value in TIMED.items()
     }
 
 
@@ -265,7 +217,7 @@ TIME = Experiment(
     name="time",
     title="Time efficiency",
     reference="Table VIII",
-    cells=_cells,
+    table=_cells,
     claims=(
         Claim(
             "the filter has a measurable cost in each round",
@@ -276,27 +228,26 @@ TIME = Experiment(
         Claim(
             "FFT and spatial variants reach FedAvg's accuracy in fewer rounds",
             "Section V-D and Table VIII",
-            tuple(above("FedAvg", row) for row in FILTERED),
+            each_above(["FedAvg"], FILTERED),
             columns=tuple(f"{dataset}, rounds to target" for dataset in IMAGES),
         ),
         Claim(
             "FFT and spatial variants reach FedAvg's accuracy in less time",
             "Section V-D and Table VIII",
-            tuple(above("FedAvg", row) for row in FILTERED),
+            each_above(["FedAvg"], FILTERED),
             columns=tuple(f"{dataset}, total s" for dataset in IMAGES),
         ),
         Claim(
             "the op costs less than a loop of torch.fft",
-            "",
-            (above(LOOP, OP),),
+            contrasts=(above(LOOP, OP),),
             columns=tuple(f"{dataset}, {CPU_SECONDS}" for dataset in IMAGES),
         ),
     ),
+    draws=(),
     reading=reading,
     measure=measure,
     # the loop computes what the op computes: it is timed, and not trained
     trained=lambda cell: cell.row != LOOP,
-    baseline=against("FedAvg"),
     unit="of the column's unit",
     remark=remark,
     note=(

@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from specgrad_fl import storage
 from specgrad_fl.config import Config, to_toml
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.methods import resolve_options
+from specgrad_fl.plots import save
 from specgrad_fl.runs import RunDirectory
 
 from specgrad_study import fleet
 from specgrad_study.compare import MEASURES, check_measure
-from specgrad_study.fleet import FleetProgress, Job
-from specgrad_study.tuning import grids
-from specgrad_study.tuning.picture import heat_map
-from specgrad_study.tuning.search import Axis, Found, Point, search
+from specgrad_study.fleet import Job
+from specgrad_study.tuning.search import Axis, Found, Point, axes_of, search
 
 VALIDATION, TEST = "validation", "test"
 # by what decides, the entry of a summary for each measure
@@ -38,22 +40,16 @@ ABOUT = {
     VALIDATION: "samples that clients held out decided",
     TEST: "the test set decided, so its accuracy is too good",
 }
-# share of every client's samples that decides
-HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The runs behind points of the grid."""
+    """The runs behind points of the grid, as the command line asks for them."""
 
     base: Config
     axes: Sequence[Axis]
-    seeds: tuple[int, ...]
     folder: Path
-    measure: str
-    decide: str
-    processes: int
-    quiet: bool
+    arguments: argparse.Namespace
 
     def config(self, point: Point) -> Config:
         """The base with the settings of a point."""
@@ -70,26 +66,20 @@ class Trials:
         jobs = [
             Job.of(self.config(point).replace(seed=seed), self.folder)
             for point in points
-            for seed in self.seeds
+            for seed in self.arguments.seeds
         ]
-        progress = FleetProgress(fleet.missing(jobs), self.quiet)
-        try:
-            outcomes = fleet.play(jobs, self.processes, progress)
-        finally:
-            progress.end()
+        outcomes = fleet.play_shown(jobs, self.arguments.jobs, self.arguments.quiet)
+        key = KEYS[self.arguments.decide][self.arguments.measure]
+        scores = []
         for outcome in outcomes:
             if outcome.status == fleet.REFUSED:
                 raise RunError(f"{outcome.job.path.name} did not finish: {outcome.reason}")
-        failed = {o.job.path for o in outcomes if o.status == fleet.DIVERGED}
-        count = len(self.seeds)
-        groups = [jobs[start : start + count] for start in range(0, len(jobs), count)]
-        return [self._mean(group, failed) for group in groups]
-
-    def _mean(self, jobs: Sequence[Job], failed: set[Path]) -> float:
-        if any(job.path in failed for job in jobs):
-            return -math.inf
-        key = KEYS[self.decide][self.measure]
-        return statistics.fmean(RunDirectory(job.path).summary()[key] for job in jobs)
+            diverged = outcome.status == fleet.DIVERGED
+            summary = {key: -math.inf} if diverged else RunDirectory(outcome.job.path).summary()
+            scores.append(summary[key])
+        seeds = len(self.arguments.seeds)
+        starts = range(0, len(scores), seeds)
+        return [statistics.fmean(scores[start : start + seeds]) for start in starts]
 
 
 def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
@@ -103,18 +93,9 @@ def run(arguments: argparse.Namespace, settings: dict[str, Any]) -> None:
     base = _base(arguments.decide, settings)
     if arguments.jobs > 1:
         base = base.replace(workers=1)
-    axes = grids.axes_of(base.method, arguments.grid)
+    axes = axes_of(base.method, arguments.grid)
     out = arguments.out or Path("tuned") / base.method.replace(":", ".")
-    trials = Trials(
-        base=base,
-        axes=axes,
-        seeds=tuple(arguments.seeds),
-        folder=arguments.runs or out / "runs",
-        measure=arguments.measure,
-        decide=arguments.decide,
-        processes=arguments.jobs,
-        quiet=arguments.quiet,
-    )
+    trials = Trials(base, axes, arguments.runs or out / "runs", arguments)
     first = trials.config(tuple(axis.values[0] for axis in axes))
     resolve_options(first.method, first.options)
     storage.make_folder(out)
@@ -130,7 +111,7 @@ def _base(decide: str, settings: dict[str, Any]) -> Config:
         raise ConfigError(f"decide is {decide!r}; {suggest(decide, KEYS)}")
     if decide == TEST:
         return Config(**settings)
-    base = Config(**{"validation": HELD_OUT, **settings})
+    base = Config(**{"validation": 0.1, **settings})
     if not base.validation:
         raise ConfigError(
             "validation is 0, so nothing is held out to decide by; choose a share such as 0.1, or "
@@ -141,7 +122,7 @@ def _base(decide: str, settings: dict[str, Any]) -> Config:
 
 def write(found: Found, trials: Trials, out: Path) -> str:
     """``best.toml``, ``grid.json`` and ``grid.png``; a summary in words."""
-    best = trials.config(found.best)
+    best, asked = trials.config(found.best), trials.arguments
     score = found.scores[found.best]
     names = [axis.name for axis in found.axes]
     chosen = ", ".join(f"{n} = {v:g}" for n, v in zip(names, found.best, strict=True))
@@ -151,20 +132,26 @@ def write(found: Found, trials: Trials, out: Path) -> str:
         else f"not bracketed: the limit stopped the search at {', '.join(found.open_sides)}"
     )
     comment = (
-        f"# {chosen}: accuracy {score:.4f} over seeds {list(trials.seeds)}; {verdict}; "
-        f"{ABOUT[trials.decide]}\n"
+        f"# {chosen}: accuracy {score:.4f} over seeds {list(asked.seeds)}; {verdict}; "
+        f"{ABOUT[asked.decide]}\n"
     )
-    storage.write_text(out / "best.toml", comment + to_toml(_reused(best)))
+    # every setting that decides a result, but seed, and what was held out to search
+    kept = {"method", "lr", *best.changed()} - {"seed", "workers", "validation"}
+    reused = {name: value for name, value in best.as_dict().items() if name in kept}
+    storage.write_text(out / "best.toml", comment + to_toml(reused))
     points = [
-        {"point": dict(zip(names, point, strict=True)), "accuracy": _finite(value)}
+        {
+            "point": dict(zip(names, point, strict=True)),
+            "accuracy": value if math.isfinite(value) else None,
+        }
         for point, value in found.scores.items()
     ]
     facts = {
         "method": best.method,
-        "measure": trials.measure,
-        "decided_by": trials.decide,
+        "measure": asked.measure,
+        "decided_by": asked.decide,
         "validation": trials.base.validation,
-        "seeds": list(trials.seeds),
+        "seeds": list(asked.seeds),
         "best": dict(zip(names, found.best, strict=True)),
         "bracketed": found.bracketed,
         "open_sides": list(found.open_sides),
@@ -174,16 +161,45 @@ def write(found: Found, trials: Trials, out: Path) -> str:
     heat_map(out / "grid.png", found, best.method)
     return (
         f"{best.method}: {chosen}, accuracy {score:.2%} ({len(points)} points, {verdict}; "
-        f"{ABOUT[trials.decide]})\n"
+        f"{ABOUT[asked.decide]})\n"
         f"{out / 'best.toml'}"
     )
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def heat_map(path: Path, found: Found, title: str) -> None:
+    """Accuracy over the first two settings, the best over any others; the winner is framed.
 
+    What was not tried is white, what diverged is grey.
+    """
+    across, *more = found.axes
+    rows = more[0].values if more else (0.0,)
+    values = np.full((len(rows), len(across.values)), np.nan)
+    diverged = np.zeros(values.shape, dtype=bool)
 
-def _reused(best: Config) -> dict[str, Any]:
-    """Every setting that decides a result, but filter, seed, and what was held out to search."""
-    kept = {"method", "lr", *best.changed()} - {"seed", "workers", "validation"}
-    return {name: value for name, value in best.as_dict().items() if name in kept}
+    def place(point: Point) -> tuple[int, int]:
+        return rows.index(point[1]) if more else 0, across.values.index(point[0])
+
+    for point, score in found.scores.items():
+        if math.isfinite(score):
+            values[place(point)] = np.nanmax([values[place(point)], 100 * score])
+        else:
+            diverged[place(point)] = True
+    diverged &= np.isnan(values)
+    size = (1.5 + 0.75 * len(across.values), 1.6 + 0.5 * len(rows))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values, aspect="auto", cmap="viridis")
+    axes.imshow(np.where(diverged, 0.5, np.nan), aspect="auto", cmap="gray", vmin=0, vmax=1)
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    for (row, column), value in np.ndenumerate(values):
+        if not math.isnan(value):
+            colour = "black" if value > middle else "white"
+            axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
+    row, column = place(found.best)
+    frame = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="red", lw=2.5)
+    axes.add_patch(frame)
+    axes.set_xticks(range(len(across.values)), [f"{v:g}" for v in across.values])
+    axes.set_yticks(range(len(rows)), [f"{v:g}" for v in rows] if more else [""])
+    axes.set(xlabel=across.name, ylabel=more[0].name if more else "", title=title)
+    figure.colorbar(image, label="accuracy, %")
+    save(figure, path)

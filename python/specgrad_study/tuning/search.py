@@ -1,11 +1,13 @@
-"""A grid that grows until its best point is bracketed by worse ones."""
+"""The grid of each method, and how it grows until its best point is bracketed by worse ones."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from specgrad_fl.errors import ConfigError
 
 Point = tuple[float, ...]
 # scores of points, higher is better; -inf for one that cannot be used
@@ -27,7 +29,7 @@ class Axis:
 
     steps: how the axis goes on beyond its ends: ``ratio`` multiplies as between the last two
         values, ``difference`` adds, and halves where that would not stay positive
-    low, high: values that are never passed
+    high: a value that is never passed, as 0 is on the other side
     whole: whether values are whole numbers
 
     >>> axis = Axis("lr", (0.01, 0.05, 0.1, 0.15), "difference")
@@ -38,7 +40,6 @@ class Axis:
     name: str
     values: tuple[float, ...]
     steps: str = "ratio"
-    low: float = 0.0
     high: float = math.inf
     whole: bool = False
 
@@ -53,7 +54,7 @@ class Axis:
             value = edge * (edge / inner)
         else:
             value = edge + (edge - inner)
-            if edge < inner and value <= self.low:
+            if edge < inner and value <= 0:
                 value = edge / 2
         return float(round(value)) if self.whole else rounded(value)
 
@@ -71,12 +72,45 @@ class Axis:
         if earlier:
             return earlier[-1]
         found = self._beyond(self.values[0], self.values[1])
-        return found if self.low < found < value else None
+        return found if 0 < found < value else None
 
-    def with_value(self, value: float) -> Axis:
-        """The axis with a value more."""
-        values = tuple(sorted({*self.values, value}))
-        return Axis(self.name, values, self.steps, self.low, self.high, self.whole)
+
+LR = Axis("lr", (0.01, 0.05, 0.1, 0.15), "difference")
+# for methods without parameters of their own
+FINE_LR = Axis("lr", tuple(rounded(step / 100) for step in range(1, 21)), "difference")
+
+OWN: dict[str, tuple[Axis, ...]] = {
+    "fedprox": (Axis("mu", (1e-4, 1e-3, 1e-2, 1e-1, 1.0)),),
+    "feddyn": (Axis("alpha", (1e-3, 1e-2, 3e-2, 1e-1, 3e-1)),),
+    "fedcm": (Axis("alpha", (0.03, 0.05, 0.1, 0.3, 0.5), high=1.0),),
+    "fedsam": (Axis("rho", (0.001, 0.01, 0.05, 0.1, 0.5)),),
+    "feddisco": (Axis("a", (0.1, 0.3, 0.5, 0.7, 0.9), "difference"), Axis("b", (0.05, 0.1, 0.2))),
+    "fedawa": (
+        Axis("server_lr", (1e-3, 1e-2, 1e-1)),
+        Axis("server_epochs", (1.0, 10.0), high=100.0, whole=True),
+    ),
+    "fedlws": (Axis("beta", (0.01, 0.03, 0.05, 0.1, 0.3)),),
+}
+
+
+def axes_of(method: str, given: Sequence[str]) -> list[Axis]:
+    """The grid of a method; ``given`` are axes as ``name=value,value`` that replace its own.
+
+    >>> [axis.name for axis in axes_of("fedprox", ["lr=0.1,0.2"])]
+    ['lr', 'mu']
+    """
+    own = OWN.get(method, ())
+    axes = {axis.name: axis for axis in (LR if own else FINE_LR, *own)}
+    for text in given:
+        name, _, values = text.partition("=")
+        try:
+            numbers = tuple(sorted(float(part) for part in values.split(",")))
+            axes[name] = replace(axes.get(name, Axis(name, (0.1, 1.0))), values=numbers)
+        except ValueError as error:
+            raise ConfigError(
+                f"grid is {text!r}; write a setting and its values, such as lr=0.01,0.1 ({error})"
+            ) from None
+    return list(axes.values())
 
 
 @dataclass(frozen=True)
@@ -108,38 +142,26 @@ def search(axes: Sequence[Axis], objective: Objective, limit: int) -> Found:
     """  # noqa: E501
     grown = list(axes)
     scores: dict[Point, float] = {}
-
-    def score(points: Sequence[Point]) -> None:
-        scores.update(zip(points, objective(points), strict=True))
-
-    score(list(itertools.product(*(axis.values for axis in axes))))
-    while True:
+    untried: list[Point] = list(itertools.product(*(axis.values for axis in axes)))
+    while untried:
+        scores.update(zip(untried, objective(untried), strict=True))
         best = max(scores, key=lambda point: scores[point])
+        untried, open_sides = [], []
         if scores[best] == -math.inf:
-            return Found(best, tuple(grown), scores, tuple(axis.name for axis in axes))
-        untried: list[Point] = []
-        open_sides: list[str] = []
+            open_sides = [axis.name for axis in axes]
+            break
         for place, axis in enumerate(grown):
-            for side, value in (
-                ("below", axis.previous(best[place])),
-                ("above", axis.next(best[place])),
+            first, last = axes[place].values[0], axes[place].values[-1]
+            for side, value, added in (
+                ("below", axis.previous(best[place]), sum(v < first for v in axis.values)),
+                ("above", axis.next(best[place]), sum(v > last for v in axis.values)),
             ):
-                if value is None:
+                if value is None or (*best[:place], value, *best[place + 1 :]) in scores:
                     continue
-                point = (*best[:place], value, *best[place + 1 :])
-                if point in scores:
-                    continue
-                if _added(axes[place], axis, side) >= limit and value not in axis.values:
+                known = grown[place].values
+                if added >= limit and value not in known:
                     open_sides.append(f"{axis.name} {side} {best[place]:g}")
-                    continue
-                untried.append(point)
-                grown[place] = axis = axis.with_value(value)
-        if not untried:
-            return Found(best, tuple(grown), scores, tuple(open_sides))
-        score(untried)
-
-
-def _added(first: Axis, grown: Axis, side: str) -> int:
-    if side == "below":
-        return sum(value < first.values[0] for value in grown.values)
-    return sum(value > first.values[-1] for value in grown.values)
+                else:
+                    untried.append((*best[:place], value, *best[place + 1 :]))
+                    grown[place] = replace(axis, values=tuple(sorted({*known, value})))
+    return Found(best, tuple(grown), scores, tuple(open_sides))

@@ -64,7 +64,7 @@ def test_a_gradient_is_that_of_all_samples_of_the_client(small):
 def test_a_checkpoint_is_measured_with_sample_weights(small):
     settings = small()
     dataset = specgrad_data.load("digits")
-    collector = Collector(settings, dataset, prepare.divide(settings, dataset), noise_batches=0)
+    collector = Collector(settings, dataset, prepare.divide(settings, dataset), QUICK)
     weights = collector.flat.weights.clone()
     found = collector.checkpoint(weights, [0, 3, 4])
     gradients = []
@@ -285,7 +285,7 @@ def test_ratios_by_layer_reach_the_plan(make_engine):
 def test_a_recommendation_is_the_same_from_stored_rounds(finished, tmp_path):
     found = replay.along(finished.config(), [0, 1], tmp_path, QUICK)
     again = [Checkpoint.parse(json.loads(json.dumps(each.as_dict()))) for each in found]
-    one, two = (Diagnosis.of("run", each) for each in (found, again))
+    one, two = (Diagnosis("run", each) for each in (found, again))
     assert one.recommendation == two.recommendation
     assert one.band_shares == two.band_shares
 

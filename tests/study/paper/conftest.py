@@ -15,8 +15,8 @@ from specgrad_fl import cli
 from specgrad_fl.config import Config
 from specgrad_fl.runs import RunDirectory
 from specgrad_study.paper import timing
-from specgrad_study.paper.archive import Archive
-from specgrad_study.paper.experiment import Cell, Experiment, Results
+from specgrad_study.paper.archive import Archive, Results
+from specgrad_study.paper.experiment import Cell, Experiment
 from specgrad_study.paper.presets import PRESETS
 from specgrad_study.paper.registry import EXPERIMENTS
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from specgrad_fl import cli
 from specgrad_fl.errors import RunError
-from specgrad_study.paper import document, schedule, timing
+from specgrad_study.paper import command, document, timing
 from specgrad_study.paper.document import Bullets, Heading, Paragraph, Picture, Table
 from specgrad_study.paper.experiment import Context
 from specgrad_study.paper.presets import PRESETS
@@ -82,7 +82,7 @@ def test_timings_are_kept_one_data_set_after_the_other(tmp_path, monkeypatch):
 
     monkeypatch.setattr(timing, "contest", contest)
     preset = PRESETS["paper"]()
-    cells = timing._cells(preset)
+    cells = timing.TIME.cells(preset)
     context = Context(preset, tmp_path, lambda text: None, "", 1)
     with pytest.raises(KeyboardInterrupt):
         timing.measure(cells, context)
@@ -133,15 +133,15 @@ def test_tuned_settings_reach_the_cells_of_their_method(reproduce, tmp_path):
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 def test_shards_share_out_every_run_once(tmp_path, parts):
     cells = EXPERIMENTS["table1"].cells(PRESETS["paper"]())
-    jobs = schedule.jobs_of(cells, tmp_path)
-    shared = [schedule.shard(jobs, part, parts) for part in range(1, parts + 1)]
+    jobs = command.jobs_of(cells, tmp_path)
+    shared = [command.shard(jobs, part, parts) for part in range(1, parts + 1)]
     assert sorted(job.path for part in shared for job in part) == sorted(j.path for j in jobs)
     assert max(map(len, shared)) - min(map(len, shared)) <= 1
 
 
 def test_the_first_seeds_come_first(tmp_path):
     cells = EXPERIMENTS["strategies"].cells(PRESETS["paper"]())
-    seeds = [job.config.seed for job in schedule.jobs_of(cells, tmp_path)]
+    seeds = [job.config.seed for job in command.jobs_of(cells, tmp_path)]
     assert seeds == sorted(seeds)
     assert len(seeds) == 2 * 7 * 3
 
@@ -175,6 +175,16 @@ def test_mistakes_are_one_sentence(reproduce, arguments, message):
     assert code == 2
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_dry_run_names_what_cannot_begin(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECGRAD_DATA", str(tmp_path / "nothing"))
+    flags = ["--preset=cpu", f"--runs={tmp_path / 'runs'}", "--shard=1/10", "--dry-run"]
+    assert cli.main(["reproduce", "ratio", *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("2 runs are missing: about 0:00:00")
+    assert all(line.startswith("cannot run cifar10-resnet8-fedavg-") for line in lines[1:])
+    assert len(lines) == 3
 
 
 def test_missing_data_refuse_the_runs_and_still_report(capsys, tmp_path, monkeypatch):

@@ -14,8 +14,7 @@ from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 from specgrad_study.paper import drift, timing
 from specgrad_study.paper.ablations import INNERMOST, OUTERMOST
-from specgrad_study.paper.archive import Archive
-from specgrad_study.paper.experiment import LEFT_OUT, Measured
+from specgrad_study.paper.archive import LEFT_OUT, Archive, Measured
 from specgrad_study.paper.registry import EXPERIMENTS
 
 from specgrad_kernels import filter_grads_

@@ -8,7 +8,7 @@ import pytest
 from specgrad_fl import cli
 from specgrad_fl.config import Config, read_toml
 from specgrad_fl.runs import RunDirectory, run_name
-from specgrad_study.tuning.grids import OWN, axes_of
+from specgrad_study.tuning.search import OWN, axes_of
 
 FAST = ["--clients=4", "--active=2", "--rounds=1", "--batch-size=100", "--workers=1", "--quiet"]
 GRID = ["--method=fedprox", "--grid=lr=0.05,0.1", "--grid=mu=0.01,0.1", "--limit=0"]
