@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from specgrad_fl import storage
 from specgrad_fl.config import Config
 from specgrad_fl.runs import run_name
 
@@ -194,7 +195,10 @@ def _growth(cell: Cell, known: Mapping[str, Found], source: str, column: str) ->
 
 
 def _draw_bands(part: Part, archive: Archive, out: Path) -> list[Path]:
-    """Energy and shares of the bands for the first diagnosed seed, by every source."""
+    """Energy and shares of the bands for the first diagnosed seed, by every source.
+
+    The picture of an earlier report outlives the rounds that it was drawn from, as its numbers do.
+    """
     energies = {
         f"{cell.row}, {column}": energy
         for cell in part.cells
@@ -202,11 +206,15 @@ def _draw_bands(part: Part, archive: Archive, out: Path) -> list[Path]:
         for held in [found(cell, archive)]
         if held and (energy := bands_of(next(iter(held.values())), source))
     }
-    if not energies:
-        return []
     path = out / f"{part.experiment.name}.png"
-    pictures.bands(path, energies)
-    return [path]
+    if energies:
+        pictures.bands(path, energies)
+        return [path]
+    for drawn in (earlier.path.with_name(path.name) for earlier in archive.earlier):
+        if drawn.is_file():
+            storage.write_bytes(path, drawn.read_bytes())
+            return [path]
+    return []
 
 
 def distances(results: Results) -> tuple[dict[str, float], int]:
