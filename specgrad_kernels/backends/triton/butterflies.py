@@ -14,28 +14,14 @@ import triton.language as tl
 ROOT_OFFSETS = {64: 0, 512: 128, 32: 1152, 256: 1216, 2048: 1728}
 """Where the turns of a transform of each length begin among the coefficients: first those of lines
 that are done in steps of eight alone."""
-ROOTS32 = tl.constexpr(ROOT_OFFSETS[32])
-ROOTS64 = tl.constexpr(ROOT_OFFSETS[64])
-ROOTS256 = tl.constexpr(ROOT_OFFSETS[256])
-ROOTS512 = tl.constexpr(ROOT_OFFSETS[512])
-ROOTS2048 = tl.constexpr(ROOT_OFFSETS[2048])
+_ROOTS = tl.constexpr(ROOT_OFFSETS)
 
 
 @triton.jit
-def _value(place, mask):
-    return tl.load(place) if mask is None else tl.load(place, mask, 0.0)
-
-
-@triton.jit
-def load8(place, step, mask):
-    """Eight values, ``step`` apart."""
-    return [_value(place + k * step, mask) for k in (0, 1, 2, 3, 4, 5, 6, 7)]
-
-
-@triton.jit
-def load8_as(place, step, mask, REAL: tl.constexpr):
-    """Eight values, ``step`` apart, in the precision to compute with."""
-    return [_value(place + k * step, mask).to(REAL) for k in (0, 1, 2, 3, 4, 5, 6, 7)]
+def load8(place, step, mask, REAL: tl.constexpr = None):
+    """Eight values, ``step`` apart, in the precision to compute with where that is named."""
+    TYPE: tl.constexpr = place.dtype.element_ty if REAL is None else REAL
+    return [tl.load(place + k * step, mask, 0.0).to(TYPE) for k in (0, 1, 2, 3, 4, 5, 6, 7)]
 
 
 @triton.jit
@@ -49,18 +35,6 @@ def store8(place, step, x, mask):
 def add8(x, value, factor):
     """``x + value * factor``, eight times with one factor."""
     return [x[k] + value[k] * factor for k in (0, 1, 2, 3, 4, 5, 6, 7)]
-
-
-@triton.jit
-def subtract8(x, y):
-    """Eight differences."""
-    return [x[k] - y[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
-
-
-@triton.jit
-def scale8(x, y):
-    """Eight products."""
-    return [x[k] * y[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
 
 
 @triton.jit
@@ -83,16 +57,9 @@ def dft4(ar, ai, br, bi, cr, ci, dr, di, SIGN: tl.constexpr):
     even_r, even_i, odd_r, odd_i = ar + cr, ai + ci, ar - cr, ai - ci
     sum_r, sum_i, diff_r, diff_i = br + dr, bi + di, br - dr, bi - di
     side_r, side_i = -SIGN * diff_i, SIGN * diff_r
-    return (
-        even_r + sum_r,
-        even_i + sum_i,
-        odd_r + side_r,
-        odd_i + side_i,
-        even_r - sum_r,
-        even_i - sum_i,
-        odd_r - side_r,
-        odd_i - side_i,
-    )
+    low = (even_r + sum_r, even_i + sum_i, odd_r + side_r, odd_i + side_i)
+    high = (even_r - sum_r, even_i - sum_i, odd_r - side_r, odd_i - side_i)
+    return low + high
 
 
 @triton.jit
@@ -152,11 +119,26 @@ def exchange(r, i, LANES: tl.constexpr, BELOW: tl.constexpr, BITS: tl.constexpr)
 
 
 @triton.jit
-def turn_by_roots(r, i, roots, lane, LENGTH: tl.constexpr, SIGN: tl.constexpr):
-    """Between two steps of a transform: turn value ``lane, register`` by their product."""
-    STEP: tl.constexpr = LENGTH // 8
-    place = roots + lane % STEP
-    return turn8(r, i, load8(place, STEP, None), load8(place + LENGTH, STEP, None), SIGN)
+def radix_step(
+    r, i, roots, lane, LOG: tl.constexpr, LANES: tl.constexpr, LOW: tl.constexpr, SIGN: tl.constexpr
+):
+    """The next step of a transform of ``2**LOG`` values, forward (-1), or undone (1).
+
+    Each value is turned by the product of its lane and its register; then the next bits of the
+    lane, from bit ``LOW`` on, become the register's.
+    """
+    LENGTH: tl.constexpr = 1 << LOG
+    ROW: tl.constexpr = LENGTH // 8
+    BITS: tl.constexpr = 2 if LOG == 5 else 3
+    if SIGN == 1:
+        r, i = dft4_twice(r, i, 1) if BITS == 2 else dft8(r, i, 1)
+        r, i = exchange(r, i, LANES, LOW, BITS)
+    place = roots + _ROOTS[LENGTH] + lane % ROW
+    r, i = turn8(r, i, load8(place, ROW, True), load8(place + LENGTH, ROW, True), -SIGN)
+    if SIGN == -1:
+        r, i = exchange(r, i, LANES, LOW, BITS)
+        r, i = dft4_twice(r, i, -1) if BITS == 2 else dft8(r, i, -1)
+    return r, i
 
 
 @triton.jit
@@ -165,25 +147,15 @@ def forward(r, i, roots, lane, log, LANES: tl.constexpr):
     r, i = dft8(r, i, -1)
     if LANES >= 256:  # noqa: SIM102 - one is known to the compiler, the other is not
         if log == 11:
-            r, i = turn_by_roots(r, i, roots + ROOTS2048, lane, 2048, 1)
-            r, i = exchange(r, i, LANES, 5, 3)
-            r, i = dft8(r, i, -1)
+            r, i = radix_step(r, i, roots, lane, 11, LANES, 5, -1)
     if log == 9:
-        r, i = turn_by_roots(r, i, roots + ROOTS512, lane, 512, 1)
-        r, i = exchange(r, i, LANES, 3, 3)
-        r, i = dft8(r, i, -1)
+        r, i = radix_step(r, i, roots, lane, 9, LANES, 3, -1)
     if (log == 8) | (log == 11):
-        r, i = turn_by_roots(r, i, roots + ROOTS256, lane, 256, 1)
-        r, i = exchange(r, i, LANES, 2, 3)
-        r, i = dft8(r, i, -1)
+        r, i = radix_step(r, i, roots, lane, 8, LANES, 2, -1)
     if (log == 6) | (log == 9):
-        r, i = turn_by_roots(r, i, roots + ROOTS64, lane, 64, 1)
-        r, i = exchange(r, i, LANES, 0, 3)
-        r, i = dft8(r, i, -1)
+        r, i = radix_step(r, i, roots, lane, 6, LANES, 0, -1)
     if (log == 5) | (log == 8) | (log == 11):
-        r, i = turn_by_roots(r, i, roots + ROOTS32, lane, 32, 1)
-        r, i = exchange(r, i, LANES, 0, 2)
-        r, i = dft4_twice(r, i, -1)
+        r, i = radix_step(r, i, roots, lane, 5, LANES, 0, -1)
     return r, i
 
 
@@ -191,24 +163,14 @@ def forward(r, i, roots, lane, log, LANES: tl.constexpr):
 def backward(r, i, roots, lane, log, LANES: tl.constexpr):
     """From the spectrum, unscaled; every step of ``forward`` undone."""
     if (log == 5) | (log == 8) | (log == 11):
-        r, i = dft4_twice(r, i, 1)
-        r, i = exchange(r, i, LANES, 0, 2)
-        r, i = turn_by_roots(r, i, roots + ROOTS32, lane, 32, -1)
+        r, i = radix_step(r, i, roots, lane, 5, LANES, 0, 1)
     if (log == 6) | (log == 9):
-        r, i = dft8(r, i, 1)
-        r, i = exchange(r, i, LANES, 0, 3)
-        r, i = turn_by_roots(r, i, roots + ROOTS64, lane, 64, -1)
+        r, i = radix_step(r, i, roots, lane, 6, LANES, 0, 1)
     if (log == 8) | (log == 11):
-        r, i = dft8(r, i, 1)
-        r, i = exchange(r, i, LANES, 2, 3)
-        r, i = turn_by_roots(r, i, roots + ROOTS256, lane, 256, -1)
+        r, i = radix_step(r, i, roots, lane, 8, LANES, 2, 1)
     if log == 9:
-        r, i = dft8(r, i, 1)
-        r, i = exchange(r, i, LANES, 3, 3)
-        r, i = turn_by_roots(r, i, roots + ROOTS512, lane, 512, -1)
+        r, i = radix_step(r, i, roots, lane, 9, LANES, 3, 1)
     if LANES >= 256:  # noqa: SIM102 - one is known to the compiler, the other is not
         if log == 11:
-            r, i = dft8(r, i, 1)
-            r, i = exchange(r, i, LANES, 5, 3)
-            r, i = turn_by_roots(r, i, roots + ROOTS2048, lane, 2048, -1)
+            r, i = radix_step(r, i, roots, lane, 11, LANES, 5, 1)
     return dft8(r, i, 1)

@@ -65,11 +65,6 @@ def best_window(hop: int, width: int, edge: float) -> Window | None:
     return min(found, key=lambda window: window.aliasing, default=None)
 
 
-def band_edge(d: int, cutoff: int) -> float:
-    """The highest frequency of a band in cycles a sample, rounded up."""
-    return max(math.ceil((cutoff - 1) * _EDGE_STEPS / d), 1) / _EDGE_STEPS
-
-
 @dataclass(frozen=True)
 class Grid:
     """``d = hop * columns * 2**log_middle * 2**log_rows``; no window where ``hop`` is 1.
@@ -78,7 +73,6 @@ class Grid:
     """
 
     d: int
-    cutoff: int
     window: Window | None
     columns: int
     log_middle: int
@@ -89,6 +83,11 @@ class Grid:
     def hop(self) -> int:
         """Samples of a cell."""
         return self.window.hop if self.window else 1
+
+    @property
+    def width(self) -> int:
+        """Cells of its window; where that is one sample, any width that the kernels know does."""
+        return self.window.width if self.window else WIDTHS[False][0]
 
     @property
     def cells(self) -> int:
@@ -146,7 +145,7 @@ def split_cells(cells: int) -> tuple[int, int, int, int] | None:
         return best
     # The middle costs two launches more, and the exchange of 64 points.
     options += [
-        (_cost(columns) + 8 + 2 * middle // 2, columns, middle, log)
+        (_cost(columns) + 8 + middle, columns, middle, log)
         for middle in MIDDLE_LOGS
         for log in LINE_LOGS
         if log < WIDE_LINE
@@ -171,7 +170,7 @@ def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
     >>> plan_grid(36871, 921, double=False) is None        # a prime has no grid
     True
     """
-    edge = band_edge(d, cutoff)
+    edge = max(math.ceil((cutoff - 1) * _EDGE_STEPS / d), 1) / _EDGE_STEPS
     options: list[tuple[int, Grid]] = []
     hops = [hop for hop in range(2, min(MAX_HOP, d) + 1) if d % hop == 0 and 4 * hop * edge <= 1]
     # A power of two fills the kernels' cells.
@@ -184,11 +183,11 @@ def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
                 continue
             if window.aliasing > _ALIASING[double] or window.amplification > _AMPLIFICATION:
                 continue
-            grid = Grid(d, cutoff, window, *split[1:], double)
+            grid = Grid(d, window, *split[1:], double)
             if split[0] <= GOOD_COLUMNS:
                 return grid
             options.append((split[0], grid))
     split = split_cells(d)
     if split is not None:
-        options.append((2 * split[0], Grid(d, cutoff, None, *split[1:], double)))
+        options.append((2 * split[0], Grid(d, None, *split[1:], double)))
     return min(options, key=lambda option: option[0])[1] if options else None

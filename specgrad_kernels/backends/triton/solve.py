@@ -18,76 +18,51 @@ import triton.language as tl
 
 from specgrad_kernels.backends.triton import fields
 from specgrad_kernels.backends.triton.butterflies import (
-    ROOTS64,
     add8,
     backward,
     dft8,
-    exchange,
     forward,
     load8,
-    load8_as,
-    scale8,
+    radix_step,
     store8,
-    subtract8,
     turn8,
     turn_all,
-    turn_by_roots,
 )
-from specgrad_kernels.backends.triton.common import number
+from specgrad_kernels.backends.triton.fields import number
 
 
 @triton.jit
-def _zeros8(LANES: tl.constexpr, REAL: tl.constexpr):
-    zero = tl.zeros([LANES], REAL)
-    return (zero, zero, zero, zero, zero, zero, zero, zero)
-
-
-@triton.jit
-def _add_columns(
-    r,
-    i,
-    base,
-    grid,
-    cosines,
-    sines,
-    bins,
-    row,
-    step,
-    mask,
-    REAL: tl.constexpr,
-    COUNT: tl.constexpr,
-):
+def _add_columns(r, i, base, places, steps, mask, REAL: tl.constexpr, COUNT: tl.constexpr):
+    grid, cosines, sines = places
+    row, bins, step = steps
     for _ in tl.static_range(COUNT):
         grid += row
         cosines += bins
         sines += bins
-        value = subtract8(load8_as(grid, step, mask, REAL), base)
+        value = load8(grid, step, mask, REAL)
+        value = [value[k] - base[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
         r = add8(r, value, tl.load(cosines, mask, 0.0))
         i = add8(i, value, tl.load(sines, mask, 0.0))
-    return r, i, grid, cosines, sines
+    return r, i, (grid, cosines, sines)
 
 
 @triton.jit
-def _transform_columns(
-    grid, cosines, sines, columns, bins, row, step, mask, LANES: tl.constexpr, REAL: tl.constexpr
-):
-    """One bin of the column transform, at eight places ``step`` apart.
+def _transform_columns(places, steps, columns, mask, LANES: tl.constexpr, REAL: tl.constexpr):
+    """One bin of the column transform, at eight places; ``steps`` lead from a column to the next,
+    from its factors to the next column's, and from a place to the next.
 
     The first column is taken from the others before they are multiplied: what is common to all
     is then multiplied once, by a power of two, instead of added up with a rounding at each step.
     """
-    base = load8_as(grid, step, mask, REAL)
-    r = add8(_zeros8(LANES, REAL), base, tl.load(cosines, mask, 0.0))
-    i = _zeros8(LANES, REAL)
+    zeros = [tl.zeros([LANES], REAL) for _ in (0, 1, 2, 3, 4, 5, 6, 7)]
+    base = load8(places[0], steps[2], mask, REAL)
+    r = add8(zeros, base, tl.load(places[1], mask, 0.0))
+    i = zeros
     others = columns - 1
     for _ in range(others // 2):
-        r, i, grid, cosines, sines = _add_columns(
-            r, i, base, grid, cosines, sines, bins, row, step, mask, REAL, 2
-        )
+        r, i, places = _add_columns(r, i, base, places, steps, mask, REAL, 2)
     for _ in range(others % 2):
-        r, i, grid, cosines, sines = _add_columns(
-            r, i, base, grid, cosines, sines, bins, row, step, mask, REAL, 1
-        )
+        r, i, places = _add_columns(r, i, base, places, steps, mask, REAL, 1)
     return r, i
 
 
@@ -113,25 +88,7 @@ def _circulant(grid, kernel, cell, cells, known, LANES: tl.constexpr, REAL: tl.c
 
 
 @triton.jit
-def _line_turns(by_lane, by_register, bins, mask, LANES: tl.constexpr, REAL: tl.constexpr):
-    """Turns between columns and rows: a sample's place is a lane's and a register's."""
-    return turn_all(
-        load8_as(by_register, 1, mask, REAL),
-        load8_as(by_register + 8 * bins, 1, mask, REAL),
-        tl.load(by_lane, mask, 0.0),
-        tl.load(by_lane + LANES, mask, 0.0),
-        1,
-    )
-
-
-@triton.jit
-def solve(
-    programs,
-    coefficients,
-    workspace,
-    REAL: tl.constexpr,
-    LANES: tl.constexpr,
-):
+def solve(programs, coefficients, workspace, REAL: tl.constexpr, LANES: tl.constexpr):
     """Lines from ``FIRST`` on, as many as fit in ``8 * LANES`` values."""
     lane = tl.arange(0, LANES)
     first = number(programs, fields.FIRST)
@@ -158,29 +115,27 @@ def solve(
         known = line < lines
         turned = tl.where(log_middle == 0, known, False)
         gains = load8(turns, LANES, known)
-        cosines, sines = _line_turns(
-            turns + 8 * LANES, matrix + 2 * bins * columns + 8 * line, bins, turned, LANES, REAL
+        # Between columns and rows: a sample's place is a lane's and a register's.
+        by_lane = turns + 8 * LANES
+        by_register = matrix + 2 * bins * columns + 8 * line
+        cosines, sines = turn_all(
+            load8(by_register, 1, turned, REAL),
+            load8(by_register + 8 * bins, 1, turned, REAL),
+            tl.load(by_lane, turned, 0.0),
+            tl.load(by_lane + LANES, turned, 0.0),
+            1,
         )
         split = workspace + number(programs, fields.LINES) + line * row + place
         if log_middle > 0:
-            r = load8_as(split, step, known, REAL)
-            i = load8_as(split + lines * row, step, known, REAL)
+            r = load8(split, step, known, REAL)
+            i = load8(split + lines * row, step, known, REAL)
         else:
-            r, i = _transform_columns(
-                grid + place,
-                matrix + line,
-                matrix + line + bins * columns,
-                columns,
-                bins,
-                row,
-                step,
-                known,
-                LANES,
-                REAL,
-            )
+            places = (grid + place, matrix + line, matrix + line + bins * columns)
+            r, i = _transform_columns(places, (row, bins, step), columns, known, LANES, REAL)
             r, i = turn8(r, i, cosines, sines, 1)
         r, i = forward(r, i, coefficients, lane, log, LANES)
-        r, i = scale8(r, gains), scale8(i, gains)
+        r = [r[k] * gains[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
+        i = [i[k] * gains[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
         r, i = backward(r, i, coefficients, lane, log, LANES)
         # Every lane stores where it loaded: no other lane's values are lost.
         if log_middle > 0:
@@ -237,40 +192,27 @@ def middle(
     place_c = tl.load(by_place, known, 0.0)
     place_s = tl.load(by_place + bins * row, known, 0.0)
     if INVERSE:
-        r = load8_as(lines, step, known, REAL)
-        i = load8_as(imaginary, step, known, REAL)
+        r = load8(lines, step, known, REAL)
+        i = load8(imaginary, step, known, REAL)
         both_c = load8(by_both, step, known)
         r, i = turn8(r, i, both_c, load8(by_both + points * row, step, known), -1)
         r, i = turn_all(r, i, place_c, place_s, -1)
-        r, i = dft8(r, i, 1)
         if many:
-            r, i = exchange(r, i, LANES, 5, 3)
-            r, i = turn_by_roots(r, i, coefficients + ROOTS64, group, 64, -1)
-            r, i = dft8(r, i, 1)
+            r, i = radix_step(r, i, coefficients, group, 6, LANES, 5, 1)
+        r, i = dft8(r, i, 1)
         r, i = turn8(r, i, point_c, point_s, -1)
         back = workspace + number(programs, fields.BACK) + near
         paired = tl.where((bin > 0) & (2 * bin < columns), known, False)
         store8(back + bin * points * row, step, r, known)
         store8(back + (columns // 2 + bin) * points * row, step, i, paired)
     else:
-        r, i = _transform_columns(
-            workspace + number(programs, fields.GRID) + near,
-            matrix,
-            matrix + bins * columns,
-            columns,
-            bins,
-            points * row,
-            step,
-            known,
-            LANES,
-            REAL,
-        )
+        grid = workspace + number(programs, fields.GRID) + near
+        places = (grid, matrix, matrix + bins * columns)
+        r, i = _transform_columns(places, (points * row, bins, step), columns, known, LANES, REAL)
         r, i = turn8(r, i, point_c, point_s, 1)
         r, i = dft8(r, i, -1)
         if many:
-            r, i = turn_by_roots(r, i, coefficients + ROOTS64, group, 64, 1)
-            r, i = exchange(r, i, LANES, 5, 3)
-            r, i = dft8(r, i, -1)
+            r, i = radix_step(r, i, coefficients, group, 6, LANES, 5, -1)
         both_c = load8(by_both, step, known)
         r, i = turn8(r, i, both_c, load8(by_both + points * row, step, known), 1)
         r, i = turn_all(r, i, place_c, place_s, 1)

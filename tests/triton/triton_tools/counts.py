@@ -23,7 +23,7 @@ import torch
 
 from specgrad_kernels.backends.triton import fields, schedule
 from specgrad_kernels.backends.triton.signals import plain_signal
-from specgrad_kernels.backends.triton.tables import KERNELS
+from specgrad_kernels.backends.triton.targets import KERNELS
 from specgrad_kernels.spec import FilterSpec
 from triton_tools import model
 from triton_tools.barriers import barriers, found_without
