@@ -14,9 +14,7 @@ import triton.language as tl
 from specgrad_kernels.backends.triton import fields
 from specgrad_kernels.backends.triton.fields import find_signal, number, offset_of, samples_at
 
-COUNT = tl.constexpr(0)
-CIRCULAR = tl.constexpr(1)
-REFLECT = tl.constexpr(2)
+COUNT, CIRCULAR, REFLECT = map(tl.constexpr, range(3))
 
 
 @triton.jit
@@ -153,17 +151,16 @@ def subtract_smooth(
         needed = (line < last)[:, None] & (step < LINE + 2 * radius)[None, :]
         if SAVED:
             inside = (n >= first) & (n < last)
-            value = tl.load(samples + _place(n, layout, plain), mask=needed & inside, other=0.0).to(
-                REAL
-            )
+            place = samples + _place(n, layout, plain)
+            value = tl.load(place, mask=needed & inside, other=0.0).to(REAL)
             outside = needed & ~inside & (n < last + radius)
             if BOUNDARY == COUNT:
                 outside = outside & (n >= 0) & (n < d)
             around = borders + number(programs, fields.BORDERS)
             left = tile * 2 * radius + n - (first - radius)
             right = (tile + 1) * 2 * radius + n - (last - radius)
-            place = tl.where(n < first, left, right)
-            value += tl.load(around + place, mask=outside, other=0.0).to(REAL)
+            place = around + tl.where(n < first, left, right)
+            value += tl.load(place, mask=outside, other=0.0).to(REAL)
         else:
             if BOUNDARY == COUNT:
                 needed = needed & (n >= 0) & (n < d)

@@ -15,15 +15,14 @@ import triton.language as tl
 from specgrad_kernels.backends.triton import fields
 from specgrad_kernels.backends.triton.fields import find_signal, number, offset_of, samples_at
 
-INSIDE = tl.constexpr(0)
-AROUND = tl.constexpr(1)
-ANYHOW = tl.constexpr(2)
+INSIDE, AROUND, ANYHOW = map(tl.constexpr, range(3))
 """How samples are reached: in whole vectors, the same across the signal's ends, one by one."""
 
 
 @triton.jit
-def window_of(taps, sample, HOP: tl.constexpr, WIDTH: tl.constexpr):
+def window_of(taps, HOP: tl.constexpr, WIDTH: tl.constexpr):
     """The window's taps on each of its cells; nothing beyond its width."""
+    sample = tl.arange(0, HOP)[None, :]
     return [
         tl.load(taps + cell * HOP + sample) if cell < WIDTH else 0.0
         for cell in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
@@ -108,7 +107,7 @@ def spread(
     grid = workspace + tl.multiple_of(number(programs, fields.GRID), 16)
     address, layout = find_signal(pointers, table, programs, ELEMENT)
     taps = coefficients + tl.multiple_of(number(programs, fields.TAPS), 16)
-    window = window_of(taps, tl.arange(0, HOP)[None, :], HOP, WIDTH)
+    window = window_of(taps, HOP, WIDTH)
     wide = (number(programs, fields.PLAIN) == 1) & (address % 16 == 0)
     signal = (address, layout, first, cells, hop)
     if wide & (first >= WIDTH // 2) & (first + 4 * ROWS + WIDTH // 2 <= cells):
@@ -235,7 +234,7 @@ def interpolate(
     # The cells were stored by some warps and are read by all.
     tl.debug_barrier()
 
-    window = window_of(taps, tl.arange(0, HOP)[None, :], HOP, WIDTH)
+    window = window_of(taps, HOP, WIDTH)
     near = scratch + 4 * row
     coarse = [
         tl.load(near + step, mask=4 * row + step < CELLS, other=0.0)[:, None]

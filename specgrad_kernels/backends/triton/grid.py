@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -133,30 +134,16 @@ def split_cells(cells: int) -> tuple[int, int, int, int] | None:
     >>> split_cells(4608), split_cells(294912), split_cells(54), split_cells(36871)
     ((9, 9, 0, 9), (23, 9, 6, 9), (13, 1, 0, 0), None)
     """
-    options = [
-        (_cost(cells >> log), cells >> log, 0, log)
-        for log in LINE_LOGS
-        if cells % (1 << log) == 0 and cells >> log <= MAX_COLUMNS
-    ]
-    if cells <= MAX_CIRCULANT:
-        options.append((cells // 4, 1, 0, 0))
-    best = min(options, default=None)
-    if best is not None and best[0] <= GOOD_COLUMNS:
-        return best
-    # The middle costs two launches more, and the exchange of 64 points.
-    options += [
-        (_cost(columns) + 8 + middle, columns, middle, log)
-        for middle in MIDDLE_LOGS
-        for log in LINE_LOGS
-        if log < WIDE_LINE
-        and cells % (1 << (middle + log)) == 0
-        and (columns := cells >> (middle + log)) <= MAX_COLUMNS
-    ]
-    return min(options, default=None)
-
-
-def _cost(columns: int) -> int:
-    return max(columns, 14 - columns)
+    options = [(cells // 4, 1, 0, 0)] if cells <= MAX_CIRCULANT else []
+    for middle, log in itertools.product((0, *MIDDLE_LOGS), LINE_LOGS):
+        columns, left = divmod(cells, 1 << (middle + log))
+        if left == 0 and columns <= MAX_COLUMNS and not (middle and log == WIDE_LINE):
+            # The middle costs two launches more, and the exchange of 64 points.
+            cost = max(columns, 14 - columns) + (8 + middle if middle else 0)
+            options.append((cost, columns, middle, log))
+    # What three launches do well is not left to five.
+    well = [option for option in options if option[0] <= GOOD_COLUMNS and option[2] == 0]
+    return min(well or options, default=None)
 
 
 @lru_cache(maxsize=4096)

@@ -26,7 +26,7 @@ _EXAMPLE = (1 << 40) + 1
 
 
 def bind(
-    kernel: Any, grid: tuple[int], stream: int, arguments: dict[str, Any], *last: Any
+    stream: int, kernel: Any, grid: tuple[int], arguments: dict[str, Any], *last: Any
 ) -> Callable[..., None]:
     """A call that launches ``kernel`` on ``stream`` of the current device, compiled and loaded now.
 
@@ -79,7 +79,7 @@ class AddressTable:
         self._writes = []
         for first, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
             part = {"table": self.tensor[first:], "num_warps": 1, "enable_fp_fusion": True}
-            write = bind(store_addresses, (1,), stream, part, (_EXAMPLE,) * size)
+            write = bind(stream, store_addresses, (1,), part, (_EXAMPLE,) * size)
             self._writes.append((write, first, first + size))
 
     def write(self, addresses: Sequence[int]) -> None:

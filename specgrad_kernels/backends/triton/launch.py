@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -45,34 +45,27 @@ class Group:
     def __init__(self, plan: schedule.Schedule, dtype: torch.dtype, device: torch.device) -> None:
         self.plan = plan
         self.dtype = dtype
-        self.device = device
         self._table = torch.from_numpy(plan.table).to(device)
         self._coefficients = torch.from_numpy(plan.coefficients).to(device)
         self._programs = [torch.from_numpy(launch.programs).to(device) for launch in plan.launches]
 
-    def bind(
-        self, pointers: Tensor, stream: int
-    ) -> list[tuple[dict[str, Any], Callable[..., None]]]:
-        """Every launch's arguments and the call that makes it, on scratch memory of their own."""
-        real = self._coefficients.dtype
+    def launches(self, pointers: Tensor) -> Iterator[tuple[Any, tuple[int], dict[str, Any]]]:
+        """Kernel, grid and arguments of every launch, on scratch memory of their own."""
         memory = {
             "pointers": pointers,
             "table": self._table,
             "coefficients": self._coefficients,
-            "workspace": torch.empty(self.plan.workspace, dtype=real, device=self.device),
-            "borders": torch.empty(self.plan.borders, dtype=self.dtype, device=self.device),
+            "workspace": self._coefficients.new_empty(self.plan.workspace),
+            "borders": self._coefficients.new_empty(self.plan.borders, dtype=self.dtype),
         }
-        architecture = targets.architecture_of(self.device)
-        bound = []
+        architecture = targets.architecture_of(pointers.device)
         for launch, programs in zip(self.plan.launches, self._programs, strict=True):
             kernel = targets.KERNELS[launch.kernel]
             which = (launch.kernel, launch.sizes, self.dtype, architecture)
             tensors = memory | {"programs": programs}
             arguments = {name: tensors[name] for name in kernel.arg_names if name in tensors}
             arguments |= targets.constants_of(*which) | targets.options_of(*which)
-            call = handles.bind(kernel, (len(programs),), stream, arguments)
-            bound.append((arguments, call))
-        return bound
+            yield kernel, (len(programs),), arguments
 
 
 class State:
@@ -90,15 +83,15 @@ class State:
             for index in program.copied
         }
         pointers = self._addresses.tensor
-        bound = [pair for group in program.groups for pair in group.bind(pointers, stream)]
-        self.arguments, self._launches = zip(*bound, strict=True) if bound else ((), ())
+        launches = [launch for group in program.groups for launch in group.launches(pointers)]
+        self.arguments = [arguments for *_, arguments in launches]
+        self._launches = [handles.bind(stream, *launch) for launch in launches]
         if program.device.type == "cuda":
             # Freed tables may still be read by launches of this stream, which did not make them.
             current = torch.cuda.current_stream(program.device)
-            for arguments in self.arguments:
-                for value in arguments.values():
-                    if isinstance(value, Tensor):
-                        value.record_stream(current)
+            values = (value for arguments in self.arguments for value in arguments.values())
+            for tensor in (value for value in values if isinstance(value, Tensor)):
+                tensor.record_stream(current)
 
     def run(self, grads: Sequence[Tensor], addresses: list[int]) -> None:
         """Filter in place; nothing waits for the device."""

@@ -76,13 +76,10 @@ class _Pool(_Room):
 
 @dataclass
 class _Job:
-    """A signal, what it loses, the numbers that its programs share, and where in the workspace
-    ``interpolate`` has its scratch memory."""
+    """What a signal loses, and the numbers that its programs share."""
 
-    signal: Signal
     loss: Loss
     row: dict[str, int]
-    scratch: int = 0
 
     @property
     def grid(self) -> Grid:
@@ -109,7 +106,7 @@ def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule
         loss = losses.setdefault(loss, loss)  # equal ones work their gains out once
         row = {"SLOT": signal.index, "LAYOUT": position, "CELLS": signal.d}
         row["PLAIN"] = int(not signal.strided)
-        jobs[loss.strategy].append(_Job(signal, loss, row))
+        jobs[loss.strategy].append(_Job(loss, row))
     launches = _band(jobs["band"], pool, room) if jobs["band"] else []
     if jobs["means"]:
         rows = (job.row for job in jobs["means"])
@@ -186,9 +183,9 @@ def _place(job: _Job, hop: int, pool: _Pool, room: _Room) -> None:
     if grid.log_middle:
         transform = 2 * (grid.columns // 2 + 1) << (grid.log_middle + grid.log_rows)
         row["GRID"] = row["BACK"] = room.take(cells)
-        row["LINES"] = job.scratch = room.take(max(transform, formed))
+        row["LINES"] = room.take(max(transform, formed))
     else:
-        row["GRID"] = job.scratch = room.take(max(cells, formed))
+        row["GRID"] = room.take(max(cells, formed))
         row["BACK"] = room.take(cells)
 
 
@@ -237,9 +234,10 @@ def _interpolate(jobs: Sequence[_Job], sizes: dict[str, int], pool: _Pool) -> La
         back = pool.add(numbers.columns_back, grid.columns)
         # One column of any length: a cell's number is its place.
         whole = {"COLUMNS": 1, "LOG_ROWS": 30} if grid.circulant else {}
+        scratch = job.row["LINES" if grid.log_middle else "GRID"]
         starts = range(0, grid.cells, formed - sizes["WIDTH"])
         for tile, row in enumerate(job.programs(starts, MATRIX=back, **whole)):
-            rows.append(row | {"GRID": job.scratch + tile * formed})
+            rows.append(row | {"GRID": scratch + tile * formed})
     return _launch("interpolate", rows, **sizes)
 
 
@@ -249,10 +247,10 @@ def _detrend(
     averages = [job.loss.wanted for job in jobs if isinstance(job.loss.wanted, LocalAverage)]
     lines = 64 if max(average.radius for average in averages) <= 16 else 128
     tile = lines * targets.LINE
-    saved = any(job.signal.d > tile for job in jobs)
+    saved = any(job.loss.d > tile for job in jobs)
     copies, filters = [], []
     for job, average in zip(jobs, averages, strict=True):
-        tiles = -(-job.signal.d // tile)
+        tiles = -(-job.loss.d // tile)
         items = (tiles + 1) * 2 * average.radius if saved else 0
         job.row |= {
             "COLUMNS": average.radius,

@@ -15,7 +15,7 @@ from torch import Tensor
 from specgrad_kernels.backends.triton import fields, numbers
 from specgrad_kernels.backends.triton.grid import Grid, plan_grid
 from specgrad_kernels.design import Array
-from specgrad_kernels.kinds import LocalAverage, Numbers
+from specgrad_kernels.kinds import Bins, LocalAverage, Numbers
 from specgrad_kernels.layout import collapse
 from specgrad_kernels.spec import FilterSpec
 
@@ -37,8 +37,7 @@ class Loss:
     @cached_property
     def removed(self) -> Array:
         """What is taken out of the first bins, up to the last of which something is."""
-        assert self.wanted is not None
-        assert not isinstance(self.wanted, LocalAverage)
+        assert isinstance(self.wanted, Bins)
         return np.trim_zeros(self.wanted.removed, "b")
 
     @cached_property
