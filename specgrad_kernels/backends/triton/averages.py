@@ -151,16 +151,17 @@ def subtract_smooth(
         needed = (line < last)[:, None] & (step < LINE + 2 * radius)[None, :]
         if SAVED:
             inside = (n >= first) & (n < last)
-            place = samples + _place(n, layout, plain)
-            value = tl.load(place, mask=needed & inside, other=0.0).to(REAL)
+            value = tl.load(samples + _place(n, layout, plain), mask=needed & inside, other=0.0).to(
+                REAL
+            )
             outside = needed & ~inside & (n < last + radius)
             if BOUNDARY == COUNT:
                 outside = outside & (n >= 0) & (n < d)
             around = borders + number(programs, fields.BORDERS)
             left = tile * 2 * radius + n - (first - radius)
             right = (tile + 1) * 2 * radius + n - (last - radius)
-            place = around + tl.where(n < first, left, right)
-            value += tl.load(place, mask=outside, other=0.0).to(REAL)
+            place = tl.where(n < first, left, right)
+            value += tl.load(around + place, mask=outside, other=0.0).to(REAL)
         else:
             if BOUNDARY == COUNT:
                 needed = needed & (n >= 0) & (n < d)
