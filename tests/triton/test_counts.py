@@ -1,7 +1,9 @@
 """What the kernels do stays what the table of counts says, and within its limits."""
 
 import csv
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import triton
@@ -99,3 +101,38 @@ def test_a_faster_memory_gives_a_shorter_estimate():
         for gpu in model.GPUS
     ]
     assert times == sorted(times, reverse=True)
+
+
+def test_one_command_writes_every_row(monkeypatch, tmp_path, capsys):
+    """The whole table, in its order, with what takes minutes to count taken from the table."""
+
+    def listed(chosen):
+        return [row for row in ROWS if chosen(row)]
+
+    def of_kernel(case):
+        return listed(lambda row: row[:2] == (case.kernel, case.name))
+
+    monkeypatch.setattr(counts, "kernel_rows", of_kernel)
+    monkeypatch.setattr(
+        counts, "error_rows", lambda d: listed(lambda row: row[0] == f"{d} samples")
+    )
+    monkeypatch.setattr(counts, "barrier_rows", lambda: listed(lambda row: row[2] == "race found"))
+    monkeypatch.setattr(counts, "host_rows", lambda: listed(lambda row: row[2].startswith("host")))
+    path = tmp_path / "counts.csv"
+    counts.write(path)
+    assert path.read_text() == TABLE.read_text()
+    assert len(capsys.readouterr().err.splitlines()) == len(counts.parts())
+
+
+def test_host_times_are_medians_of_runs(monkeypatch):
+    times = iter([9.0, 1.0, 2.0, 3.0, 4.0, 8.0, 7.0])
+
+    def run(*_, **__):
+        row = {"model": "vit", "same": next(times), "moved": 5.0}
+        return SimpleNamespace(stdout=json.dumps({"machine": "M", "rows": [row]}))
+
+    monkeypatch.setattr(counts.subprocess, "run", run)
+    assert counts.host_rows() == [
+        ("vit", "M", "host microseconds, same addresses", "4.0"),
+        ("vit", "M", "host microseconds, moved addresses", "5.0"),
+    ]

@@ -10,7 +10,7 @@ from triton.compiler import ASTSource
 from triton_tools.offline import TARGETS, resources, variants
 from triton_tools.resources import model_variants, needed, row_of
 
-from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, addresses, interpreting
+from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, handles, interpreting
 from specgrad_kernels.spec import FilterSpec
 
 pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")
@@ -57,7 +57,7 @@ def test_other_dtypes_of_the_detrend_compile(method, dtype):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_addresses_can_be_arguments(target):
-    signature = {"table": "*i64", "addresses": ("i64",) * addresses.MOST}
-    source = ASTSource(addresses.store_addresses, signature)
+    signature = {"table": "*i64", "addresses": ("i64",) * handles.MOST}
+    source = ASTSource(handles.store_addresses, signature)
     compiled = triton.compile(source, target=TARGETS[target], options={"num_warps": 1})
     assert compiled.metadata.shared == 0

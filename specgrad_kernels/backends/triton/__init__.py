@@ -14,6 +14,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from specgrad_kernels import design
+from specgrad_kernels.backends import torch_ref
+from specgrad_kernels.kinds import LocalAverage
 from specgrad_kernels.spec import FilterSpec
 
 NAME = "triton"
@@ -96,14 +99,54 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
 
 
 def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[str, float, int]:
-    """Strategy, error bound and workspace in bytes of one layer."""
-    from specgrad_kernels.backends.triton import report
+    """Strategy, error bound and workspace in bytes of one layer.
 
-    return report.explain(spec, d, index, dtype)
+    >>> explain(FilterSpec(), 36864, 0, torch.float32)[0]
+    'band 8 x 9 x 512'
+    >>> explain(FilterSpec(), 433, 0, torch.float32)[0]
+    'circulant 1 x 433'
+    """
+    from specgrad_kernels.backends.triton import schedule, signals, targets
+
+    double = dtype is torch.float64
+    loss = signals.loss_of(spec, d, index, double)
+    wanted = loss.wanted
+    if wanted is None or loss.strategy == "stacked":
+        return torch_ref.explain(spec, d, index, dtype)
+    built = schedule.build([signals.plain_signal(d, index)], spec, double)
+    workspace = built.workspace * (8 if double else 4) + built.borders * dtype.itemsize
+    if isinstance(wanted, LocalAverage):
+        name = f"tiles, radius {wanted.radius}"
+        bound = wanted.norm * design.average_rounding(double, wanted.radius, wanted.box)
+    elif loss.strategy == "means" or loss.grid is None:
+        name, bound = "means", design.rounding(double)
+    else:
+        name, bound = loss.grid.describe(), loss.grid.error(targets.all_solve_finer(dtype))
+        bound *= design.largest_factor(loss.removed)
+    return name, bound + design.stored_rounding(dtype, wanted.norm), workspace
 
 
 def launches(spec: FilterSpec, layers: Sequence[tuple[int, torch.dtype]]) -> str:
-    """How many kernels one call launches for layers of these lengths and dtypes."""
-    from specgrad_kernels.backends.triton import report
+    """How many kernels one call launches, and what is left to PyTorch.
 
-    return report.launches(spec, layers)
+    >>> launches(FilterSpec(), [(36864, torch.float32)] * 5)
+    '3 launches'
+    >>> launches(FilterSpec(), [(36864, torch.float32), (36871, torch.float32)])
+    '3 launches and 1 stacked torch.fft'
+    """
+    from specgrad_kernels.backends.triton import schedule, signals
+
+    groups: dict[torch.dtype, list[signals.Signal]] = {}
+    stacked = set()
+    for index, (d, dtype) in enumerate(layers):
+        loss = signals.loss_of(spec, d, index, dtype is torch.float64)
+        if loss.strategy == "stacked":
+            stacked.add((loss, dtype))
+        elif loss.strategy != "identity":
+            groups.setdefault(dtype, []).append(signals.plain_signal(d, index))
+    count = sum(
+        len(schedule.build(members, spec, dtype is torch.float64).launches)
+        for dtype, members in groups.items()
+    )
+    own = f"{count} launch{'' if count == 1 else 'es'}"
+    return f"{own} and {len(stacked)} stacked torch.fft" if stacked else own

@@ -13,59 +13,35 @@ import triton
 import triton.language as tl
 
 from specgrad_kernels.backends.triton import fields
-from specgrad_kernels.backends.triton.common import (
-    address_of,
-    layout_of,
-    number,
-    offset_of,
-    samples_at,
-)
+from specgrad_kernels.backends.triton.fields import find_signal, number, offset_of, samples_at
 
-INSIDE = tl.constexpr(0)
-AROUND = tl.constexpr(1)
-ANYHOW = tl.constexpr(2)
+INSIDE, AROUND, ANYHOW = map(tl.constexpr, range(3))
 """How samples are reached: in whole vectors, the same across the signal's ends, one by one."""
 
 
 @triton.jit
-def _taps_of(taps, sample, CELL: tl.constexpr, HOP: tl.constexpr, WIDTH: tl.constexpr):
-    if CELL < WIDTH:
-        values = tl.load(taps + CELL * HOP + sample)
-    else:
-        values = tl.zeros([1, HOP], taps.dtype.element_ty)
-    return values
-
-
-@triton.jit
-def window_of(taps, sample, HOP: tl.constexpr, WIDTH: tl.constexpr):
-    """The window's taps on each of its cells; none beyond its width."""
+def window_of(taps, HOP: tl.constexpr, WIDTH: tl.constexpr):
+    """The window's taps on each of its cells; nothing beyond its width."""
+    sample = tl.arange(0, HOP)[None, :]
     return [
-        _taps_of(taps, sample, cell, HOP, WIDTH)
+        tl.load(taps + cell * HOP + sample) if cell < WIDTH else 0.0
         for cell in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
     ]
 
 
 @triton.jit
-def _add(total, window, value, CELL: tl.constexpr, WIDTH: tl.constexpr):
+def _add(total, taps, value, CELL: tl.constexpr, WIDTH: tl.constexpr):
     if CELL >= 0 and CELL < WIDTH:
-        total += window[CELL] * value
+        total += taps[CELL] * value
     return total
 
 
 @triton.jit
 def _samples(
-    samples,
-    layout,
-    cell,
-    cells,
-    hop,
-    REAL: tl.constexpr,
-    HOP: tl.constexpr,
-    WIDTH: tl.constexpr,
-    WAY: tl.constexpr,
-    STEP: tl.constexpr,
+    signal, cell, HOP: tl.constexpr, WIDTH: tl.constexpr, WAY: tl.constexpr, STEP: tl.constexpr
 ):
     """The samples ``STEP`` cells on; beyond the reach of a window on the signal nothing."""
+    samples, layout, cells, hop = signal
     sample = tl.arange(0, HOP)[None, :]
     if WAY == INSIDE:
         value = tl.load(samples + (cell * HOP)[:, None] + sample + STEP * HOP)
@@ -82,39 +58,31 @@ def _samples(
             wanted = wanted & (sample < hop)
             place = samples + offset_of((near * hop)[:, None] + sample, layout)
         value = tl.load(place, mask=wanted, other=0.0)
-    return value.to(REAL)
+    return value
 
 
 @triton.jit
 def _windowed(
-    address,
-    layout,
-    window,
-    first,
-    cells,
-    hop,
-    ELEMENT: tl.constexpr,
-    REAL: tl.constexpr,
-    HOP: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    WAY: tl.constexpr,
+    signal, taps, ELEMENT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, WAY: tl.constexpr
 ):
     """Products of samples and window for four cells a row, not yet summed over a cell.
 
     From both ends to the middle, where the window is largest: small terms are added first.
     """
     LAST: tl.constexpr = WIDTH + 2
-    samples = samples_at(address, ELEMENT, WAY != ANYHOW)
+    HOP: tl.constexpr = taps[0].shape[1]
+    REAL: tl.constexpr = taps[0].dtype
+    address, layout, first, cells, hop = signal
+    signal = (samples_at(address, ELEMENT, WAY != ANYHOW), layout, cells, hop)
     cell = first - WIDTH // 2 + 4 * tl.arange(0, ROWS)
     zero = tl.zeros([ROWS, HOP], REAL)
     sums = [zero for _ in (0, 1, 2, 3)]
     for step in tl.static_range(LAST // 2 + 1):
-        value = _samples(samples, layout, cell, cells, hop, REAL, HOP, WIDTH, WAY, step)
-        sums = [_add(sums[k], window, value, step - k, WIDTH) for k in (0, 1, 2, 3)]
+        value = _samples(signal, cell, HOP, WIDTH, WAY, step).to(REAL)
+        sums = [_add(sums[k], taps, value, step - k, WIDTH) for k in (0, 1, 2, 3)]
         if step < LAST // 2:
-            value = _samples(samples, layout, cell, cells, hop, REAL, HOP, WIDTH, WAY, LAST - step)
-            sums = [_add(sums[k], window, value, LAST - step - k, WIDTH) for k in (0, 1, 2, 3)]
+            value = _samples(signal, cell, HOP, WIDTH, WAY, LAST - step).to(REAL)
+            sums = [_add(sums[k], taps, value, LAST - step - k, WIDTH) for k in (0, 1, 2, 3)]
     return sums
 
 
@@ -137,23 +105,17 @@ def spread(
     cells = number(programs, fields.CELLS)
     hop = number(programs, fields.HOP)
     grid = workspace + tl.multiple_of(number(programs, fields.GRID), 16)
-    layout = layout_of(table, programs)
-    address = address_of(pointers, table, programs, ELEMENT)
+    address, layout = find_signal(pointers, table, programs, ELEMENT)
     taps = coefficients + tl.multiple_of(number(programs, fields.TAPS), 16)
-    window = window_of(taps, tl.arange(0, HOP)[None, :], HOP, WIDTH)
+    window = window_of(taps, HOP, WIDTH)
     wide = (number(programs, fields.PLAIN) == 1) & (address % 16 == 0)
+    signal = (address, layout, first, cells, hop)
     if wide & (first >= WIDTH // 2) & (first + 4 * ROWS + WIDTH // 2 <= cells):
-        sums = _windowed(
-            address, layout, window, first, cells, hop, ELEMENT, REAL, HOP, WIDTH, ROWS, INSIDE
-        )
+        sums = _windowed(signal, window, ELEMENT, WIDTH, ROWS, INSIDE)
     elif wide:
-        sums = _windowed(
-            address, layout, window, first, cells, hop, ELEMENT, REAL, HOP, WIDTH, ROWS, AROUND
-        )
+        sums = _windowed(signal, window, ELEMENT, WIDTH, ROWS, AROUND)
     else:
-        sums = _windowed(
-            address, layout, window, first, cells, hop, ELEMENT, REAL, HOP, WIDTH, ROWS, ANYHOW
-        )
+        sums = _windowed(signal, window, ELEMENT, WIDTH, ROWS, ANYHOW)
     # A rounding of these sums is one of the whole cell.
     totals = [tl.sum(sums[k].to(SUM), 1).to(REAL) for k in (0, 1, 2, 3)]
     even = tl.join(totals[0], totals[2])
@@ -163,17 +125,9 @@ def spread(
 
 
 @triton.jit
-def _reach(
-    address,
-    layout,
-    cell,
-    cells,
-    hop,
-    ELEMENT: tl.constexpr,
-    HOP: tl.constexpr,
-    WIDE: tl.constexpr,
-):
+def _reach(signal, cell, ELEMENT: tl.constexpr, HOP: tl.constexpr, WIDE: tl.constexpr):
     """Where the samples of these cells are, and which of them are the signal's."""
+    address, layout, cells, hop = signal
     samples = samples_at(address, ELEMENT, WIDE)
     sample = tl.arange(0, HOP)[None, :]
     known = ((cell >= 0) & (cell < cells))[:, None]
@@ -187,37 +141,17 @@ def _reach(
 
 @triton.jit
 def _four(
-    address,
-    layout,
-    cell,
-    cells,
-    hop,
-    ELEMENT: tl.constexpr,
-    REAL: tl.constexpr,
-    HOP: tl.constexpr,
-    WIDE: tl.constexpr,
+    signal, cell, ELEMENT: tl.constexpr, REAL: tl.constexpr, HOP: tl.constexpr, WIDE: tl.constexpr
 ):
     """The samples of four cells a row."""
-    reached = [
-        _reach(address, layout, cell + k, cells, hop, ELEMENT, HOP, WIDE) for k in (0, 1, 2, 3)
-    ]
+    reached = [_reach(signal, cell + k, ELEMENT, HOP, WIDE) for k in (0, 1, 2, 3)]
     return [tl.load(reached[k][0], mask=reached[k][1], other=0.0).to(REAL) for k in (0, 1, 2, 3)]
 
 
 @triton.jit
-def _put_four(
-    values,
-    address,
-    layout,
-    cell,
-    cells,
-    hop,
-    ELEMENT: tl.constexpr,
-    HOP: tl.constexpr,
-    WIDE: tl.constexpr,
-):
+def _put_four(values, signal, cell, ELEMENT: tl.constexpr, HOP: tl.constexpr, WIDE: tl.constexpr):
     for k in tl.static_range(4):
-        place, known = _reach(address, layout, cell + k, cells, hop, ELEMENT, HOP, WIDE)
+        place, known = _reach(signal, cell + k, ELEMENT, HOP, WIDE)
         tl.store(place, values[k].to(ELEMENT), mask=known)
 
 
@@ -252,20 +186,6 @@ def _negative_coarse(lines, matrix, cell, log, columns, REAL: tl.constexpr, CELL
 
 
 @triton.jit
-def _coarse_at(near, row, STEP: tl.constexpr, CELLS: tl.constexpr, WIDTH: tl.constexpr):
-    if STEP < WIDTH + 3:
-        value = tl.load(near + STEP, mask=4 * row + STEP < CELLS, other=0.0)[:, None]
-    else:
-        value = 0.0
-    return value
-
-
-@triton.jit
-def _subtract(x, window, negative, TAP: tl.constexpr, PLACE: tl.constexpr, WIDTH: tl.constexpr):
-    return x + window[TAP] * negative[WIDTH - 1 + PLACE - TAP]
-
-
-@triton.jit
 def interpolate(
     pointers,
     table,
@@ -280,6 +200,7 @@ def interpolate(
 ):
     """Subtract the window's sum over the coarse grid from ``4 * ROWS - WIDTH`` cells."""
     CELLS: tl.constexpr = 4 * ROWS
+    HALF: tl.constexpr = WIDTH // 2
     first = tl.multiple_of(number(programs, fields.FIRST), 4)
     cells = number(programs, fields.CELLS)
     hop = number(programs, fields.HOP)
@@ -289,16 +210,16 @@ def interpolate(
     scratch = workspace + tl.multiple_of(number(programs, fields.GRID), 16)
     taps = coefficients + tl.multiple_of(number(programs, fields.TAPS), 16)
     matrix = coefficients + tl.multiple_of(number(programs, fields.MATRIX), 16)
-    layout = layout_of(table, programs)
-    address = address_of(pointers, table, programs, ELEMENT)
+    address, layout = find_signal(pointers, table, programs, ELEMENT)
     wide = (number(programs, fields.PLAIN) == 1) & (address % 16 == 0)
 
+    signal = (address, layout, cells, hop)
     row = tl.arange(0, ROWS)
     cell = tl.where(4 * row < CELLS - WIDTH, first + 4 * row, cells)
     if wide:
-        x = _four(address, layout, cell, cells, hop, ELEMENT, REAL, HOP, True)
+        x = _four(signal, cell, ELEMENT, REAL, HOP, True)
     else:
-        x = _four(address, layout, cell, cells, hop, ELEMENT, REAL, HOP, False)
+        x = _four(signal, cell, ELEMENT, REAL, HOP, False)
 
     place = tl.arange(0, CELLS)
     near = first - WIDTH // 2 + 1 + place
@@ -313,17 +234,19 @@ def interpolate(
     # The cells were stored by some warps and are read by all.
     tl.debug_barrier()
 
-    window = window_of(taps, tl.arange(0, HOP)[None, :], HOP, WIDTH)
+    window = window_of(taps, HOP, WIDTH)
     near = scratch + 4 * row
     coarse = [
-        _coarse_at(near, row, step, CELLS, WIDTH)
+        tl.load(near + step, mask=4 * row + step < CELLS, other=0.0)[:, None]
+        if step < WIDTH + 3
+        else 0.0
         for step in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18)
     ]
     # The largest taps first: what a wave of the band leaves is then small, and so is its rounding.
-    for away in tl.static_range(WIDTH // 2):
-        x = [_subtract(x[k], window, coarse, WIDTH // 2 - 1 - away, k, WIDTH) for k in (0, 1, 2, 3)]
-        x = [_subtract(x[k], window, coarse, WIDTH // 2 + away, k, WIDTH) for k in (0, 1, 2, 3)]
+    for away in tl.static_range(HALF):
+        x = [x[k] + window[HALF - 1 - away] * coarse[HALF + away + k] for k in (0, 1, 2, 3)]
+        x = [x[k] + window[HALF + away] * coarse[HALF - 1 - away + k] for k in (0, 1, 2, 3)]
     if wide:
-        _put_four(x, address, layout, cell, cells, hop, ELEMENT, HOP, True)
+        _put_four(x, signal, cell, ELEMENT, HOP, True)
     else:
-        _put_four(x, address, layout, cell, cells, hop, ELEMENT, HOP, False)
+        _put_four(x, signal, cell, ELEMENT, HOP, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -65,11 +66,6 @@ def best_window(hop: int, width: int, edge: float) -> Window | None:
     return min(found, key=lambda window: window.aliasing, default=None)
 
 
-def band_edge(d: int, cutoff: int) -> float:
-    """The highest frequency of a band in cycles a sample, rounded up."""
-    return max(math.ceil((cutoff - 1) * _EDGE_STEPS / d), 1) / _EDGE_STEPS
-
-
 @dataclass(frozen=True)
 class Grid:
     """``d = hop * columns * 2**log_middle * 2**log_rows``; no window where ``hop`` is 1.
@@ -78,7 +74,6 @@ class Grid:
     """
 
     d: int
-    cutoff: int
     window: Window | None
     columns: int
     log_middle: int
@@ -89,6 +84,11 @@ class Grid:
     def hop(self) -> int:
         """Samples of a cell."""
         return self.window.hop if self.window else 1
+
+    @property
+    def width(self) -> int:
+        """Cells of its window; where that is one sample, any width that the kernels know does."""
+        return self.window.width if self.window else WIDTHS[False][0]
 
     @property
     def cells(self) -> int:
@@ -134,30 +134,16 @@ def split_cells(cells: int) -> tuple[int, int, int, int] | None:
     >>> split_cells(4608), split_cells(294912), split_cells(54), split_cells(36871)
     ((9, 9, 0, 9), (23, 9, 6, 9), (13, 1, 0, 0), None)
     """
-    options = [
-        (_cost(cells >> log), cells >> log, 0, log)
-        for log in LINE_LOGS
-        if cells % (1 << log) == 0 and cells >> log <= MAX_COLUMNS
-    ]
-    if cells <= MAX_CIRCULANT:
-        options.append((cells // 4, 1, 0, 0))
-    best = min(options, default=None)
-    if best is not None and best[0] <= GOOD_COLUMNS:
-        return best
-    # The middle costs two launches more, and the exchange of 64 points.
-    options += [
-        (_cost(columns) + 8 + 2 * middle // 2, columns, middle, log)
-        for middle in MIDDLE_LOGS
-        for log in LINE_LOGS
-        if log < WIDE_LINE
-        and cells % (1 << (middle + log)) == 0
-        and (columns := cells >> (middle + log)) <= MAX_COLUMNS
-    ]
-    return min(options, default=None)
-
-
-def _cost(columns: int) -> int:
-    return max(columns, 14 - columns)
+    options = [(cells // 4, 1, 0, 0)] if cells <= MAX_CIRCULANT else []
+    for middle, log in itertools.product((0, *MIDDLE_LOGS), LINE_LOGS):
+        columns, left = divmod(cells, 1 << (middle + log))
+        if left == 0 and columns <= MAX_COLUMNS and not (middle and log == WIDE_LINE):
+            # The middle costs two launches more, and the exchange of 64 points.
+            cost = max(columns, 14 - columns) + (8 + middle if middle else 0)
+            options.append((cost, columns, middle, log))
+    # What three launches do well is not left to five.
+    well = [option for option in options if option[0] <= GOOD_COLUMNS and option[2] == 0]
+    return min(well or options, default=None)
 
 
 @lru_cache(maxsize=4096)
@@ -171,7 +157,7 @@ def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
     >>> plan_grid(36871, 921, double=False) is None        # a prime has no grid
     True
     """
-    edge = band_edge(d, cutoff)
+    edge = max(math.ceil((cutoff - 1) * _EDGE_STEPS / d), 1) / _EDGE_STEPS
     options: list[tuple[int, Grid]] = []
     hops = [hop for hop in range(2, min(MAX_HOP, d) + 1) if d % hop == 0 and 4 * hop * edge <= 1]
     # A power of two fills the kernels' cells.
@@ -184,11 +170,11 @@ def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
                 continue
             if window.aliasing > _ALIASING[double] or window.amplification > _AMPLIFICATION:
                 continue
-            grid = Grid(d, cutoff, window, *split[1:], double)
+            grid = Grid(d, window, *split[1:], double)
             if split[0] <= GOOD_COLUMNS:
                 return grid
             options.append((split[0], grid))
     split = split_cells(d)
     if split is not None:
-        options.append((2 * split[0], Grid(d, cutoff, None, *split[1:], double)))
+        options.append((2 * split[0], Grid(d, None, *split[1:], double)))
     return min(options, key=lambda option: option[0])[1] if options else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 import triton
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from specgrad_kernels import checks, overlap
 from specgrad_kernels.backends import torch_ref
-from specgrad_kernels.backends.triton import handles
-from specgrad_kernels.backends.triton.addresses import AddressTable
-from specgrad_kernels.backends.triton.tables import Tables
+from specgrad_kernels.backends.triton import handles, schedule, targets
+from specgrad_kernels.backends.triton.handles import AddressTable
+from specgrad_kernels.backends.triton.signals import Signal, can_walk, loss_of, signals_of
+from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
 
 try:
@@ -37,41 +39,58 @@ def stream_of(device: torch.device) -> tuple[int, bool]:
     return stream, torch.cuda.is_current_stream_capturing()
 
 
+class Group:
+    """The signals of one dtype: their launches, and their tables on the device."""
+
+    def __init__(self, plan: schedule.Schedule, dtype: torch.dtype, device: torch.device) -> None:
+        self.plan = plan
+        self.dtype = dtype
+        self._table = torch.from_numpy(plan.table).to(device)
+        self._coefficients = torch.from_numpy(plan.coefficients).to(device)
+        self._programs = [torch.from_numpy(launch.programs).to(device) for launch in plan.launches]
+
+    def launches(self, pointers: Tensor) -> Iterator[tuple[Any, tuple[int], dict[str, Any]]]:
+        """Kernel, grid and arguments of every launch, on scratch memory of their own."""
+        memory = {
+            "pointers": pointers,
+            "table": self._table,
+            "coefficients": self._coefficients,
+            "workspace": self._coefficients.new_empty(self.plan.workspace),
+            "borders": self._coefficients.new_empty(self.plan.borders, dtype=self.dtype),
+        }
+        architecture = targets.architecture_of(pointers.device)
+        for launch, programs in zip(self.plan.launches, self._programs, strict=True):
+            kernel = targets.KERNELS[launch.kernel]
+            which = (launch.kernel, launch.sizes, self.dtype, architecture)
+            tensors = memory | {"programs": programs}
+            arguments = {name: tensors[name] for name in kernel.arg_names if name in tensors}
+            arguments |= targets.constants_of(*which) | targets.options_of(*which)
+            yield kernel, (len(programs),), arguments
+
+
 class State:
     """Scratch memory and addresses for the calls on one stream; the tables are shared."""
 
     pinned = False
 
-    def __init__(self, tables: Tables, grads: Sequence[Tensor], stream: int) -> None:
-        self.tables = tables
-        self.scratch = [group.scratch() for group in tables.groups]
+    def __init__(self, program: Program, grads: Sequence[Tensor], stream: int) -> None:
         self.known: list[int] = []
-        self._addresses = AddressTable(len(grads), tables.device, stream)
+        self._addresses = AddressTable(len(grads), program.device, stream)
         # Python threads on one stream share the addresses: writing and using them is one step.
         self._lock = threading.Lock()
         self._copies = {
             index: torch.empty_like(grads[index], memory_format=torch.contiguous_format)
-            for index in tables.copied
+            for index in program.copied
         }
-        memory = {"pointers": self._addresses.tensor}
-        launches = [
-            launch
-            for group, scratch in zip(tables.groups, self.scratch, strict=True)
-            for launch in group.bind(scratch | memory)
-        ]
-        self._memory = [
-            value
-            for *_, arguments in launches
-            for value in arguments.values()
-            if isinstance(value, Tensor)
-        ]
-        self._launches = [
-            handles.bind(kernel, grid, stream, arguments) for kernel, grid, arguments in launches
-        ]
-        if tables.device.type == "cuda":
+        pointers = self._addresses.tensor
+        launches = [launch for group in program.groups for launch in group.launches(pointers)]
+        self.arguments = [arguments for *_, arguments in launches]
+        self._launches = [handles.bind(stream, *launch) for launch in launches]
+        if program.device.type == "cuda":
             # Freed tables may still be read by launches of this stream, which did not make them.
-            current = torch.cuda.current_stream(tables.device)
-            for tensor in self._memory:
+            current = torch.cuda.current_stream(program.device)
+            values = (value for arguments in self.arguments for value in arguments.values())
+            for tensor in (value for value in values if isinstance(value, Tensor)):
                 tensor.record_stream(current)
 
     def run(self, grads: Sequence[Tensor], addresses: list[int]) -> None:
@@ -89,11 +108,6 @@ class State:
                 launch()
             for index, copy in self._copies.items():
                 grads[index].copy_(copy)
-        stacked = self.tables.stacked
-        if stacked:
-            torch_ref.filter_stacked_(
-                [grads[index] for index in stacked], self.tables.spec.select(stacked)
-            )
 
 
 class _Kept(OrderedDict[Hashable, Kept]):
@@ -120,13 +134,43 @@ class Program:
 
     def __init__(self, grads: Sequence[Tensor], spec: FilterSpec) -> None:
         checks.check_grads(grads, spec)
-        self.tables = Tables(grads, spec)
         self.spec = spec
+        self.device = grads[0].device
         self.pinned = False
-        self._sizes = [_extent_of(grad) for grad in grads]
+        self.stacked: list[int] = []
+        self.copied: list[int] = []
+        extents = [overlap.extent(grad) if grad.numel() else (0, 0) for grad in grads]
+        self._sizes = [end - start for start, end in extents]
         self._states: _Kept[State] = _Kept()
-        self.fits: Callable[..., bool] = _never
+        self.fits: Callable[..., bool] = lambda *_: False
         self.expect(grads)
+        by_dtype: dict[torch.dtype, list[Signal]] = {}
+        for index, grad in enumerate(grads):
+            shape = signal_shape(grad.shape, spec)
+            d, stack_dims = math.prod(shape), grad.dim() - len(shape)
+            strategy = loss_of(spec, d, index, grad.dtype is torch.float64).strategy
+            if strategy == "identity" or grad.numel() == 0:
+                continue
+            if strategy == "stacked":
+                self.stacked.append(index)
+                continue
+            walked = grad
+            if not can_walk(grad, stack_dims):
+                self.copied.append(index)
+                walked = torch.empty(grad.shape, dtype=grad.dtype, device="meta")
+            by_dtype.setdefault(grad.dtype, []).extend(signals_of(walked, index, stack_dims))
+        self.groups = [
+            Group(schedule.build(signals, spec, dtype is torch.float64), dtype, self.device)
+            for dtype, signals in by_dtype.items()
+        ]
+        if self.device.type == "cuda":
+            # Other streams may use the tables next, and know nothing of these copies.
+            torch.cuda.current_stream(self.device).synchronize()
+
+    @property
+    def launches(self) -> int:
+        """Kernels of this package that one call launches."""
+        return sum(len(group.plan.launches) for group in self.groups)
 
     def expect(self, grads: Sequence[Tensor]) -> None:
         """Let ``fits(*grads)`` answer at once for gradients like these."""
@@ -140,7 +184,7 @@ class Program:
         A graph's is left to the graph when the call ends: memory that was allocated while it was
         recorded stays reserved for its replays.
         """
-        stream, capturing = stream_of(self.tables.device)
+        stream, capturing = stream_of(self.device)
         if capturing:
             self.pinned = True
             if self.spec.nonfinite == "raise":
@@ -148,8 +192,8 @@ class Program:
                     "nonfinite='raise' waits for an answer of the device, which cannot be recorded "
                     "into a CUDA graph; use nonfinite='propagate'"
                 )
-            return State(self.tables, grads, stream)
-        return self._states.take(stream, lambda: State(self.tables, grads, stream))
+            return State(self, grads, stream)
+        return self._states.take(stream, lambda: State(self, grads, stream))
 
     def run(self, grads: Sequence[Tensor]) -> None:
         """Filter gradients of this layout in place, or raise with nothing changed."""
@@ -160,6 +204,9 @@ class Program:
         if self.spec.nonfinite == "raise":
             checks.check_finite(grads)
         state.run(grads, addresses)
+        if self.stacked:
+            left = [grads[index] for index in self.stacked]
+            torch_ref.filter_stacked_(left, self.spec.select(self.stacked))
         torch.autograd.graph.increment_version(grads)
 
     def _check_apart(self, grads: Sequence[Tensor], addresses: list[int]) -> None:
@@ -171,17 +218,6 @@ class Program:
                 checks.check_overlap(grads)
                 return
             end = start + size
-
-
-def _never(*_: Tensor) -> bool:
-    return False
-
-
-def _extent_of(grad: Tensor) -> int:
-    if grad.numel() == 0:
-        return 0
-    start, end = overlap.extent(grad)
-    return end - start
 
 
 _programs: _Kept[Program] = _Kept()

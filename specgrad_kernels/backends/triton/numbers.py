@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specgrad_kernels import design
-from specgrad_kernels.backends.triton.butterflies import ROOT_OFFSETS
-from specgrad_kernels.backends.triton.grid import Grid
+from specgrad_kernels.backends.triton.grid import Grid, Window
+from specgrad_kernels.backends.triton.solve import ROOT_OFFSETS
 from specgrad_kernels.design import Array
 from specgrad_kernels.kinds import LocalAverage
 
 
-def taps(grid: Grid, hop: int, width: int) -> Array:
+def taps(window: Window | None, hop: int, width: int) -> Array:
     """The window, ``[width, hop]``; cells that are shorter than ``hop`` are filled with zeros."""
     padded = np.zeros((width, hop))
-    if grid.window is None:
+    if window is None:
         padded[width // 2, 0] = 1
     else:
-        padded[:, : grid.hop] = grid.window.taps().reshape(width, grid.hop)
+        padded[:, : window.hop] = window.taps().reshape(width, window.hop)
     return padded
 
 
@@ -95,7 +95,7 @@ def columns_back(columns: int) -> Array:
 
 
 def bin_order(log: int, lanes: int) -> NDArray[np.int64]:
-    """Bin that ``butterflies.forward`` leaves in each register and lane, ``[8, lanes]``."""
+    """Bin that ``solve.forward`` leaves in each register and lane, ``[8, lanes]``."""
     bins = np.tile(np.arange(8), (lanes, 1))
     weight, below = 8, log - 3
     while below > 0:
@@ -125,19 +125,18 @@ def line_tables(grid: Grid, gains: Array, first: int, lanes: int) -> Array:
     return np.concatenate([scale, cosine_and_sine(place * lowest / grid.cells)])
 
 
-def middle_turns(grid: Grid) -> Array:
+def middle_turns(columns: int, log_middle: int, log_rows: int) -> Array:
     """Turns around the transform of the middle: by its points, by places in a row, by both."""
-    middle, row = 1 << grid.log_middle, 1 << grid.log_rows
-    bins = np.arange(grid.columns // 2 + 1)
-    point, place = np.arange(middle), np.arange(row)
-    by_point = cosine_and_sine(np.outer(bins, point) / (grid.columns * middle))
-    by_place = cosine_and_sine(np.outer(bins, place) / grid.cells)
-    by_both = cosine_and_sine(np.outer(point, place) / (middle * row))
-    return np.concatenate([by_point.ravel(), by_place.ravel(), by_both.ravel()])
+    bins, point, place = map(np.arange, (columns // 2 + 1, 1 << log_middle, 1 << log_rows))
+    by_point = np.outer(bins, point) / (columns << log_middle)
+    by_place = np.outer(bins, place) / (columns << log_middle + log_rows)
+    by_both = np.outer(point, place) / (1 << log_middle + log_rows)
+    parts = (by_point, by_place, by_both)
+    return np.concatenate([cosine_and_sine(turns).ravel() for turns in parts])
 
 
 def roots(logs: Iterable[int]) -> Array:
-    """Turns between the steps of ``butterflies.forward`` for lines of such lengths."""
+    """Turns between the steps of ``solve.forward`` for lines of such lengths."""
     needed = {1 << step for log in logs for step in range(log, 3, -3)}
     parts = [np.empty(0)]
     for length in ROOT_OFFSETS:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specgrad_kernels.backends.triton import fields, numbers, targets
-from specgrad_kernels.backends.triton.grid import WIDE_LINE, Grid, plan_grid
-from specgrad_kernels.backends.triton.signals import Signal
+from specgrad_kernels.backends.triton.grid import WIDE_LINE, Grid
+from specgrad_kernels.backends.triton.signals import Loss, Signal, loss_of
 from specgrad_kernels.design import Array
-from specgrad_kernels.kinds import BOUNDARIES, LocalAverage, Numbers
+from specgrad_kernels.kinds import BOUNDARIES, LocalAverage
 from specgrad_kernels.spec import FilterSpec
 
-MAX_LENGTH = 1 << 29
-"""Longest signal whose arithmetic stays within 32 bits."""
 SMALL_SHARE = 8
 """A kernel's second form must serve this part of the samples to be worth launches of its own."""
 
@@ -43,57 +41,9 @@ class Schedule:
     launches: list[Launch]
 
 
-def numbers_of(spec: FilterSpec, d: int, index: int) -> Numbers | None:
-    """What a signal of ``d`` samples loses, ``None`` for the identity."""
-    parameters = spec.kind.parameters(spec, (d,), index) if d else None
-    return None if parameters is None else spec.kind.numbers(parameters, d, spec)
-
-
-def removed_by(wanted: Numbers) -> Array:
-    """What is taken out of the first bins, up to the last of which something is."""
-    assert not isinstance(wanted, LocalAverage)
-    return np.trim_zeros(wanted.removed, "b")
-
-
-def strategy_of(wanted: Numbers | None, d: int, double: bool) -> str:
-    """``identity``, ``means``, ``detrend``, ``band`` or ``stacked`` (PyTorch, by length)."""
-    if wanted is None or d > MAX_LENGTH:
-        return "identity" if wanted is None else "stacked"
-    if isinstance(wanted, LocalAverage):
-        return "detrend"
-    removed = removed_by(wanted)
-    if len(removed) == 1 and removed[0] == 1:
-        return "means"
-    return "band" if plan_grid(d, len(removed), double) is not None else "stacked"
-
-
-@dataclass
-class _Pool:
-    """Coefficient arrays laid end to end, each kept once."""
-
-    parts: list[NDArray[np.float64]] = field(default_factory=list)
-    offsets: dict[tuple, int] = field(default_factory=dict)
-    length: int = 0
-
-    def add(self, key: tuple, make: Callable[[], NDArray[np.float64]]) -> int:
-        if key not in self.offsets:
-            part = make().ravel()
-            # Aligned starts let the kernels' loads be wide.
-            padding = -len(part) % 16
-            self.parts.append(np.concatenate([part, np.zeros(padding)]))
-            self.offsets[key] = self.length
-            self.length += len(part) + padding
-        return self.offsets[key]
-
-    def array(self, double: bool) -> NDArray[Any]:
-        return np.concatenate([*self.parts, np.zeros(16)]).astype(
-            np.float64 if double else np.float32
-        )
-
-
 @dataclass
 class _Room:
-    """Elements of scratch memory, given out one after the other."""
+    """Elements of memory, given out one after the other; aligned starts let loads be wide."""
 
     length: int = 0
 
@@ -103,24 +53,46 @@ class _Room:
         return start
 
 
-def _layouts(signals: Sequence[Signal]) -> NDArray[np.int64]:
-    rows = [(signal.base, *signal.sizes[1:], *signal.strides) for signal in signals]
-    return np.array(rows, dtype=np.int64)
+@dataclass
+class _Pool(_Room):
+    """Coefficient arrays laid end to end, each kept once."""
 
+    parts: dict[Hashable, tuple[int, Array]] = field(default_factory=dict)
 
-def _programs(rows: Iterable[dict[str, int]]) -> NDArray[np.int32]:
-    return np.array([[row.get(n, 0) for n in fields.NAMES] for row in rows], dtype=np.int32)
+    def add(self, make: Callable[..., Array], *arguments: Any, key: Hashable = None) -> int:
+        """Place of what ``make`` gives; ``key`` stands for arguments that have no hash."""
+        key = (make, key or arguments)
+        if key not in self.parts:
+            part = make(*arguments).ravel()
+            self.parts[key] = self.take(len(part)), part
+        return self.parts[key][0]
+
+    def array(self, double: bool) -> NDArray[Any]:
+        whole = np.zeros(self.length + 16, np.float64 if double else np.float32)
+        for start, part in self.parts.values():
+            whole[start : start + len(part)] = part
+        return whole
 
 
 @dataclass
 class _Job:
-    """A signal, what it loses, and the numbers that all its programs share."""
+    """What a signal loses, and the numbers that its programs share."""
 
-    signal: Signal
-    wanted: Numbers
-    strategy: str
-    key: Hashable
+    loss: Loss
     row: dict[str, int]
+
+    @property
+    def grid(self) -> Grid:
+        assert self.loss.grid is not None, "only signals with a grid are built"
+        return self.loss.grid
+
+    def programs(self, starts: Iterable[int], **others: int) -> list[dict[str, int]]:
+        return [self.row | others | {"FIRST": start} for start in starts]
+
+
+def _launch(kernel: str, rows: Iterable[dict[str, int]], **sizes: Any) -> Launch:
+    programs = [[row.get(name, 0) for name in fields.NAMES] for row in rows]
+    return Launch(kernel, np.array(programs, dtype=np.int32), sizes)
 
 
 def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
@@ -128,38 +100,21 @@ def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule
     longest_first = sorted(signals, key=lambda signal: -signal.d)
     pool, room, borders = _Pool(), _Room(), _Room()
     jobs: dict[str, list[_Job]] = {"band": [], "means": [], "detrend": []}
+    losses: dict[Loss, Loss] = {}
     for position, signal in enumerate(longest_first):
-        wanted = numbers_of(spec, signal.d, signal.index)
-        assert wanted is not None
+        loss = loss_of(spec, signal.d, signal.index, double)
+        loss = losses.setdefault(loss, loss)  # equal ones work their gains out once
         row = {"SLOT": signal.index, "LAYOUT": position, "CELLS": signal.d}
         row["PLAIN"] = int(not signal.strided)
-        key = (signal.d, spec.kind.parameters(spec, (signal.d,), signal.index))
-        strategy = strategy_of(wanted, signal.d, double)
-        jobs[strategy].append(_Job(signal, wanted, strategy, key, row))
-    launches = _band(jobs["band"], pool, room, double) if jobs["band"] else []
+        jobs[loss.strategy].append(_Job(loss, row))
+    launches = _band(jobs["band"], pool, room) if jobs["band"] else []
     if jobs["means"]:
-        sizes = targets.sizes_of("subtract_means", double)
-        launches.append(Launch("subtract_means", _programs(j.row for j in jobs["means"]), sizes))
+        rows = (job.row for job in jobs["means"])
+        launches.append(_launch("subtract_means", rows, BLOCK=targets.BLOCK[double]))
     if jobs["detrend"]:
         launches += _detrend(jobs["detrend"], spec.boundary, pool, borders, double)
-    table = _layouts(longest_first)
+    table = np.array([signal.layout for signal in longest_first], dtype=np.int64)
     return Schedule(table, pool.array(double), room.length, borders.length, launches)
-
-
-@dataclass
-class _Planned:
-    """A signal with its grid, and the numbers that its programs share."""
-
-    grid: Grid
-    gains: Array
-    key: Hashable
-    hop: int
-    width: int
-    row: dict[str, int]
-    scratch: int = 0
-
-    def programs(self, starts: Iterable[int], **numbers_of: int) -> list[dict[str, int]]:
-        return [self.row | numbers_of | {"FIRST": start} for start in starts]
 
 
 def _kernel_hops(grids: Sequence[Grid]) -> dict[tuple[int, int], int]:
@@ -168,170 +123,151 @@ def _kernel_hops(grids: Sequence[Grid]) -> dict[tuple[int, int], int]:
     A cell may be shorter than the kernel's. So that few signals do not cost two launches of
     their own, they take the form of longer cells that are there anyway.
     """
-    samples: dict[tuple[int, int], int] = {}
+    samples: Counter[tuple[int, int]] = Counter()
     for grid in grids:
-        key = (max(2, 1 << (grid.hop - 1).bit_length()), _width(grid))
-        samples[key] = samples.get(key, 0) + grid.d
-    least = sum(samples.values()) / SMALL_SHARE
+        samples[max(2, 1 << (grid.hop - 1).bit_length()), grid.width] += grid.d
+    least = samples.total() / SMALL_SHARE
     kept = {key for key, share in samples.items() if share >= least} or {max(samples)}
     kept |= {key for key in samples if not any(k[1] == key[1] and k[0] >= key[0] for k in kept)}
     return {
-        (grid.hop, _width(grid)): min(
-            hop for hop, width in kept if width == _width(grid) and hop >= grid.hop
+        (grid.hop, grid.width): min(
+            hop for hop, width in kept if width == grid.width and hop >= grid.hop
         )
         for grid in grids
     }
 
 
-def _width(grid: Grid) -> int:
-    return grid.window.width if grid.window else targets.SHORT_WINDOW
-
-
-def _band(jobs: Sequence[_Job], pool: _Pool, room: _Room, double: bool) -> list[Launch]:
-    removed = [removed_by(job.wanted) for job in jobs]
-    grids = []
-    for job, bins in zip(jobs, removed, strict=True):
-        grid = plan_grid(job.signal.d, len(bins), double)
-        assert grid is not None, "only signals with a grid are built"
-        grids.append(grid)
+def _band(jobs: Sequence[_Job], pool: _Pool, room: _Room) -> list[Launch]:
+    grids = [job.grid for job in jobs]
     logs = {log for grid in grids for log in (grid.log_rows, grid.log_middle)}
-    pool.add(("roots",), partial(numbers.roots, logs))
+    pool.add(numbers.roots, frozenset(logs))
     hops = _kernel_hops(grids)
-    lanes = targets.lanes_of(any(grid.log_rows == WIDE_LINE for grid in grids))
-    gains = {
-        job.key: numbers.gains(grid, bins)
-        for job, grid, bins in zip(jobs, grids, removed, strict=True)
-    }
-    planned = [
-        _plan(job, grid, gains[job.key], hops[grid.hop, _width(grid)], pool, room)
-        for job, grid in zip(jobs, grids, strict=True)
+    by_form: dict[tuple[int, int], list[_Job]] = {}
+    for job in jobs:
+        hop, width = hops[job.grid.hop, job.grid.width], job.grid.width
+        _place(job, hop, pool, room)
+        by_form.setdefault((hop, width), []).append(job)
+    forms = [
+        (members, {"HOP": hop, "WIDTH": width, "ROWS": targets.rows_of(hop)})
+        for (hop, width), members in by_form.items()
     ]
-    by_form: dict[tuple[int, int], list[_Planned]] = {}
-    for item in planned:
-        by_form.setdefault((item.hop, item.width), []).append(item)
-    launches = [_spread(items, *form) for form, items in by_form.items()]
-    split = [item for item in planned if item.grid.log_middle]
+    launches = [_spread(*form) for form in forms]
+    split = [job for job in jobs if job.grid.log_middle]
     if split:
         launches.append(_middle(split, pool, inverse=False))
-    launches.append(_solve(planned, pool, lanes))
+    launches.append(_solve(jobs, pool))
     if split:
         launches.append(_middle(split, pool, inverse=True))
-    return launches + [_interpolate(items, pool, *form) for form, items in by_form.items()]
+    return launches + [_interpolate(*form, pool) for form in forms]
 
 
-def _plan(job: _Job, grid: Grid, gains: Array, hop: int, pool: _Pool, room: _Room) -> _Planned:
+def _place(job: _Job, hop: int, pool: _Pool, room: _Room) -> None:
     """Places of the grid, of its transform and of what comes back.
 
     The coarse cells that ``interpolate`` forms take the place of what is no longer needed: the
     grid, or the transform where the lines are split and the grid's place is taken already.
     """
-    cells, width = grid.cells, _width(grid)
+    grid, row = job.grid, job.row
+    cells, width = grid.cells, grid.width
     tiles = 4 * targets.rows_of(hop)
     formed = -(-cells // (tiles - width)) * tiles
-    row = job.row | {
-        "PLAIN": int(not job.signal.strided and hop == grid.hop and cells >= width),
+    row["PLAIN"] &= hop == grid.hop and cells >= width
+    row |= {
         "CELLS": cells,
         "HOP": grid.hop,
         "COLUMNS": grid.columns,
         "LOG_MIDDLE": grid.log_middle,
         "LOG_ROWS": grid.log_rows,
-        "TAPS": pool.add(
-            ("taps", grid.window, hop, width), partial(numbers.taps, grid, hop, width)
-        ),
+        "TAPS": pool.add(numbers.taps, grid.window, hop, width),
     }
     if grid.log_middle:
         transform = 2 * (grid.columns // 2 + 1) << (grid.log_middle + grid.log_rows)
         row["GRID"] = row["BACK"] = room.take(cells)
-        row["LINES"] = scratch = room.take(max(transform, formed))
+        row["LINES"] = room.take(max(transform, formed))
     else:
-        row["GRID"] = scratch = room.take(max(cells, formed))
+        row["GRID"] = room.take(max(cells, formed))
         row["BACK"] = room.take(cells)
-    return _Planned(grid, gains, job.key, hop, width, row, scratch)
 
 
-def _spread(items: Sequence[_Planned], hop: int, width: int) -> Launch:
-    sizes = {"HOP": hop, "WIDTH": width, "ROWS": targets.rows_of(hop)}
-    tile = 4 * sizes["ROWS"]
-    rows = [row for item in items for row in item.programs(range(0, item.grid.cells, tile))]
-    return Launch("spread", _programs(rows), sizes)
+def _spread(jobs: Sequence[_Job], sizes: dict[str, int]) -> Launch:
+    rows = [
+        row for job in jobs for row in job.programs(range(0, job.grid.cells, 4 * sizes["ROWS"]))
+    ]
+    return _launch("spread", rows, **sizes)
 
 
-def _middle(items: Sequence[_Planned], pool: _Pool, inverse: bool) -> Launch:
+def _middle(jobs: Sequence[_Job], pool: _Pool, inverse: bool) -> Launch:
     rows = []
-    for item in items:
-        grid = item.grid
-        wide = targets.MIDDLE_LANES >> (3 if grid.log_middle > 3 else 0)
-        matrix = pool.add(("forward", grid.columns), partial(numbers.column_tables, grid.columns))
-        key = ("middle", grid.columns, grid.log_middle, grid.log_rows)
-        turns = pool.add(key, partial(numbers.middle_turns, grid))
-        for column_bin in range(grid.columns // 2 + 1):
-            starts = range(0, 1 << grid.log_rows, wide)
-            rows += item.programs(starts, BIN=column_bin, MATRIX=matrix, TURNS=turns)
-    return Launch("middle", _programs(rows), {"LANES": targets.MIDDLE_LANES, "INVERSE": inverse})
+    for job in jobs:
+        columns, log_middle, log_rows = job.grid.columns, job.grid.log_middle, job.grid.log_rows
+        starts = range(0, 1 << log_rows, targets.MIDDLE_LANES >> (3 if log_middle > 3 else 0))
+        matrix = pool.add(numbers.column_tables, columns)
+        turns = pool.add(numbers.middle_turns, columns, log_middle, log_rows)
+        for column_bin in range(columns // 2 + 1):
+            rows += job.programs(starts, BIN=column_bin, MATRIX=matrix, TURNS=turns)
+    return _launch("middle", rows, LANES=targets.MIDDLE_LANES, INVERSE=inverse)
 
 
-def _solve(items: Sequence[_Planned], pool: _Pool, lanes: int) -> Launch:
+def _solve(jobs: Sequence[_Job], pool: _Pool) -> Launch:
+    lanes = targets.LANES[any(job.grid.log_rows == WIDE_LINE for job in jobs)]
     rows = []
-    for item in items:
-        grid, gains = item.grid, item.gains
+    for job in jobs:
+        grid, loss = job.grid, job.loss
         if grid.circulant:
-            matrix = pool.add(("circulant", item.key), partial(numbers.circulant, grid, gains))
-            rows += item.programs(range(0, grid.cells, lanes), MATRIX=matrix)
+            matrix = pool.add(numbers.circulant, grid, loss.gains, key=loss)
+            rows += job.programs(range(0, grid.cells, lanes), MATRIX=matrix)
             continue
-        matrix = pool.add(("forward", grid.columns), partial(numbers.column_tables, grid.columns))
+        matrix = pool.add(numbers.column_tables, grid.columns)
         lines = (grid.columns // 2 + 1) << grid.log_middle
         for first in range(0, lines, 8 * lanes >> grid.log_rows):
-            turns = pool.add(
-                ("lines", item.key, first),
-                partial(numbers.line_tables, grid, gains, first, lanes),
-            )
-            rows += item.programs([first], MATRIX=matrix, TURNS=turns)
-    return Launch("solve", _programs(rows), {"LANES": lanes})
+            which = (grid, loss.gains, first, lanes)
+            turns = pool.add(numbers.line_tables, *which, key=(loss, first))
+            rows += job.programs([first], MATRIX=matrix, TURNS=turns)
+    return _launch("solve", rows, LANES=lanes)
 
 
-def _interpolate(items: Sequence[_Planned], pool: _Pool, hop: int, width: int) -> Launch:
-    sizes = {"HOP": hop, "WIDTH": width, "ROWS": targets.rows_of(hop)}
+def _interpolate(jobs: Sequence[_Job], sizes: dict[str, int], pool: _Pool) -> Launch:
     formed = 4 * sizes["ROWS"]
     rows = []
-    for item in items:
-        grid = item.grid
-        back = pool.add(("back", grid.columns), partial(numbers.columns_back, grid.columns))
+    for job in jobs:
+        grid = job.grid
+        back = pool.add(numbers.columns_back, grid.columns)
         # One column of any length: a cell's number is its place.
         whole = {"COLUMNS": 1, "LOG_ROWS": 30} if grid.circulant else {}
-        starts = range(0, grid.cells, formed - width)
-        for tile, row in enumerate(item.programs(starts, MATRIX=back, **whole)):
-            rows.append(row | {"GRID": item.scratch + tile * formed})
-    return Launch("interpolate", _programs(rows), sizes)
+        scratch = job.row["LINES" if grid.log_middle else "GRID"]
+        starts = range(0, grid.cells, formed - sizes["WIDTH"])
+        for tile, row in enumerate(job.programs(starts, MATRIX=back, **whole)):
+            rows.append(row | {"GRID": scratch + tile * formed})
+    return _launch("interpolate", rows, **sizes)
 
 
 def _detrend(
     jobs: Sequence[_Job], boundary: str, pool: _Pool, borders: _Room, double: bool
 ) -> list[Launch]:
-    averages = [job.wanted for job in jobs if isinstance(job.wanted, LocalAverage)]
-    sizes = targets.sizes_of("subtract_smooth", double)
+    averages = [job.loss.wanted for job in jobs if isinstance(job.loss.wanted, LocalAverage)]
     lines = 64 if max(average.radius for average in averages) <= 16 else 128
-    tile = lines * sizes["LINE"]
-    span = targets.sizes_of("save_borders", double)["SPAN"]
-    saved = any(job.signal.d > tile for job in jobs)
+    tile = lines * targets.LINE
+    saved = any(job.loss.d > tile for job in jobs)
     copies, filters = [], []
     for job, average in zip(jobs, averages, strict=True):
-        tiles = -(-job.signal.d // tile)
+        tiles = -(-job.loss.d // tile)
         items = (tiles + 1) * 2 * average.radius if saved else 0
-        row = job.row | {
+        job.row |= {
             "COLUMNS": average.radius,
             "BIN": tiles,
             "GRID": borders.take(items),
-            "TAPS": pool.add(("weights", job.key), partial(numbers.weights, average)),
+            "TAPS": pool.add(numbers.weights, average, key=job.loss),
         }
-        filters += [row | {"FIRST": index} for index in range(tiles)]
-        copies += [row | {"FIRST": first} for first in range(0, items, span)]
+        filters += job.programs(range(tiles))
+        copies += job.programs(range(0, items, targets.SPAN))
     code = BOUNDARIES.index(boundary)
     launches = []
     if copies:
-        save = {"BOUNDARY": code, "TILE": tile, "SPAN": span}
-        launches.append(Launch("save_borders", _programs(copies), save))
+        sizes = {"BOUNDARY": code, "TILE": tile, "SPAN": targets.SPAN}
+        launches.append(_launch("save_borders", copies, **sizes))
     if saved:
         # What lies outside was saved by then: only the division by counted weights is left.
         code = min(code, BOUNDARIES.index("circular"))
-    sizes = {**sizes, "BOUNDARY": code, "LINES": lines, "SAVED": saved}
-    return [*launches, Launch("subtract_smooth", _programs(filters), sizes)]
+    sizes = {"LINE": targets.LINE, "DEPTH": targets.DEPTH[double], "LINES": lines}
+    smooth = _launch("subtract_smooth", filters, BOUNDARY=code, SAVED=saved, **sizes)
+    return [*launches, smooth]

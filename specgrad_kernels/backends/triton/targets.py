@@ -18,14 +18,29 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton.language as tl
 
+from specgrad_kernels.backends.triton import averages, cells, solve
+
+_BAND = (cells.spread, solve.middle, solve.solve, cells.interpolate)
+_AVERAGES = (averages.save_borders, averages.subtract_smooth, averages.subtract_means)
+KERNELS: dict[str, Any] = {kernel.__name__: kernel for kernel in (*_BAND, *_AVERAGES)}
+COARSE = ("solve", "middle")
+"""Kernels that see no gradient."""
 FAST_AT_DOUBLE = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950")
 """Architectures that do float64 at no less than half the rate of float32; others at a 64th."""
+LANES = {False: 64, True: 256}
+"""Lanes of ``solve``: more where a line needs them."""
 MIDDLE_LANES = 256
-SHORT_WINDOW = 8
-"""Width of a window that has one tap only: any that the kernels know would do."""
 TILE_SAMPLES = 512
 """Samples that a program of ``spread`` loads at a time."""
+SPAN = 512
+LINE = 32
+DEPTH = {False: 32, True: 16}
+"""Samples that ``save_borders`` copies; of a line of the detrend, and terms of a matrix product at
+a time, by double precision."""
+BLOCK = {False: 1024, True: 512}
+"""Samples that ``subtract_means`` has at a time."""
 
 
 def rows_of(hop: int) -> int:
@@ -33,47 +48,40 @@ def rows_of(hop: int) -> int:
     return TILE_SAMPLES // hop
 
 
-def lanes_of(wide: bool) -> int:
-    """Lanes of ``solve``: more where a line needs them."""
-    return 256 if wide else 64
-
-
-def sizes_of(kernel: str, double: bool) -> dict[str, int]:
-    """Compile-time sizes that do not depend on the layers, of kernels that subtract averages."""
-    half = 2 if double else 1
-    sizes = {
-        "save_borders": {"SPAN": 512},
-        "subtract_means": {"BLOCK": 1024 // half},
-        "subtract_smooth": {"LINE": 32, "DEPTH": 32 // half},
-    }
-    return sizes[kernel]
-
-
-def options_of(kernel: str, sizes: dict[str, Any], nvidia: bool, itemsize: int) -> dict[str, Any]:
-    """Launch options of one kernel at its compile-time sizes; ``itemsize`` is a sample's bytes."""
+def options_of(
+    kernel: str, sizes: dict[str, Any], dtype: torch.dtype, architecture: str
+) -> dict[str, Any]:
+    """Launch options of one kernel at its compile-time sizes."""
     warps, stages = 4, 1
-    lanes = 32 if nvidia else 64
+    nvidia = architecture.startswith("sm_")
     registers = {}
     if kernel in ("spread", "interpolate"):
-        warps = itemsize
-        if kernel == "interpolate" and nvidia and itemsize == 2:
+        warps = dtype.itemsize
+        if kernel == "interpolate" and nvidia and dtype.itemsize == 2:
             registers = {"maxnreg": 168}
-    elif kernel in ("solve", "middle"):
-        warps = max(1, sizes["LANES"] // lanes)
+    elif kernel in COARSE:
+        warps = max(1, sizes["LANES"] // (32 if nvidia else 64))
     elif kernel == "subtract_smooth":
-        warps = 4 if itemsize == 8 and sizes["LINES"] <= 64 else 8
+        warps = 4 if dtype is torch.float64 and sizes["LINES"] <= 64 else 8
         stages = 2
     return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True, **registers}
 
 
-def precision_of(nvidia: bool, double: bool) -> str:
-    """Arithmetic of the matrix products."""
-    return "tf32x3" if nvidia and not double else "ieee"
-
-
-def is_nvidia() -> bool:
-    """Whether this PyTorch drives NVIDIA GPUs."""
-    return torch.version.hip is None
+def constants_of(
+    kernel: str, sizes: dict[str, Any], dtype: torch.dtype, architecture: str
+) -> dict[str, Any]:
+    """Every compile-time argument of one kernel."""
+    real = tl.float64 if dtype is torch.float64 else tl.float32
+    finest = tl.float64 if solves_finer(dtype, architecture) else real
+    tensor_cores = architecture.startswith("sm_") and real is tl.float32
+    known = {
+        "ELEMENT": getattr(tl, str(dtype).removeprefix("torch.")),
+        "REAL": finest if kernel in COARSE else real,
+        "SUM": finest,
+        "PRECISION": "tf32x3" if tensor_cores else "ieee",
+        **sizes,
+    }
+    return {name: known[name] for name in KERNELS[kernel].arg_names if name in known}
 
 
 def architecture_of(device: torch.device) -> str:
@@ -81,7 +89,7 @@ def architecture_of(device: torch.device) -> str:
     if device.type != "cuda":
         return "sm_80"
     properties = torch.cuda.get_device_properties(device)
-    if is_nvidia():
+    if torch.version.hip is None:
         return f"sm_{properties.major}{properties.minor}"
     return str(properties.gcnArchName).split(":")[0]
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from triton_tools.compare import TOLERANCE, random_grads, relative_errors, worst_error
 
-from specgrad_kernels.backends.triton import launch, report
+from specgrad_kernels.backends import triton
+from specgrad_kernels.backends.triton import launch
 from specgrad_kernels.spec import FilterSpec
 
 
@@ -23,8 +24,8 @@ def test_lengths_of_every_kind(dtype):
 def test_split_lines(dtype, middle, limit_grid):
     limit_grid(lines=(3,), middles=(middle,))
     length = 4 * 6 << (middle + 3)
-    assert report.explain(FilterSpec(), length, 0, dtype)[0] == f"band 4 x 6 x {1 << middle} x 8"
-    assert report.launches(FilterSpec(), [(length, dtype)]) == "5 launches"
+    assert triton.explain(FilterSpec(), length, 0, dtype)[0] == f"band 4 x 6 x {1 << middle} x 8"
+    assert triton.launches(FilterSpec(), [(length, dtype)]) == "5 launches"
     grads = random_grads([length], dtype)
     assert max(relative_errors(grads, FilterSpec())) < TOLERANCE[dtype]
 
@@ -50,7 +51,7 @@ def test_waves_of_the_band_stay_below_the_promise(length):
     """Where nothing is left of a gradient, the error is all there is; a constant is the worst."""
     spec = FilterSpec(batch_dims=1)
     cutoff = spec.cutoff(length, 0)
-    promise = report.explain(spec, length, 0, torch.float32)[1]
+    promise = triton.explain(spec, length, 0, torch.float32)[1]
     phases = torch.arange(length, dtype=torch.float64) / length * 2 * torch.pi
     waves = [(phases * k + 0.3).cos() for k in {1, cutoff // 2, cutoff - 1, cutoff}]
     waves += [torch.full((length,), size, dtype=torch.float64) for size in (1.1, 1.3, 1.7)]
@@ -66,7 +67,7 @@ LOW_PASS = FilterSpec("spectrum", gains=[(0.3, 1.5), (0.5, 0)])
 @pytest.mark.parametrize("spec", [SOFT_EDGE, LOW_PASS], ids=["soft edge", "low-pass"])
 def test_spectra(spec):
     grads = random_grads([432, 64])
-    promise = max(report.explain(spec, grad.numel(), 0, grad.dtype)[1] for grad in grads)
+    promise = max(triton.explain(spec, grad.numel(), 0, grad.dtype)[1] for grad in grads)
     assert worst_error(grads, spec) < min(promise, 1.5 * TOLERANCE[torch.float32])
 
 

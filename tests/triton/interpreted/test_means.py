@@ -5,7 +5,7 @@ import torch
 from triton_tools.compare import TOLERANCE, random_grads, worst_error
 from triton_tools.shadow import shadow_memory
 
-from specgrad_kernels.backends.triton import report
+from specgrad_kernels.backends import triton
 from specgrad_kernels.spec import FilterSpec
 
 
@@ -31,7 +31,7 @@ def test_other_groups(group_dims):
 
 def test_it_takes_one_launch():
     layers = [(144, torch.float32), (27, torch.float32)]
-    assert report.launches(FilterSpec("centralize"), layers) == "1 launch"
-    name, bound, workspace = report.explain(FilterSpec("centralize"), 144, 0, torch.float32)
+    assert triton.launches(FilterSpec("centralize"), layers) == "1 launch"
+    name, bound, workspace = triton.explain(FilterSpec("centralize"), 144, 0, torch.float32)
     assert (name, workspace) == ("means", 0)
     assert 0 < bound < 1e-6

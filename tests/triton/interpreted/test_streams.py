@@ -7,7 +7,7 @@ import torch
 from triton_tools.compare import random_grads, reference
 
 from specgrad_kernels.backends.triton import launch
-from specgrad_kernels.backends.triton.addresses import AddressTable
+from specgrad_kernels.backends.triton.handles import AddressTable
 from specgrad_kernels.spec import FilterSpec
 
 LENGTHS = [144, 160]
@@ -32,9 +32,10 @@ def test_streams_share_tables_and_nothing_else(on_stream):
     assert program.state(grads) is first
     on_stream(2)
     second = launch.find(grads, FilterSpec()).state(grads)
-    assert second.tables is first.tables
-    mine, theirs = first.scratch[0]["workspace"], second.scratch[0]["workspace"]
-    assert mine.data_ptr() != theirs.data_ptr()
+    for mine, theirs in zip(first.arguments, second.arguments, strict=True):
+        assert mine["programs"] is theirs["programs"]
+        assert mine["coefficients"] is theirs["coefficients"]
+        assert mine["workspace"].data_ptr() != theirs["workspace"].data_ptr()
 
 
 class Watched:

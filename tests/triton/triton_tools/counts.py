@@ -12,10 +12,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -23,7 +27,7 @@ import torch
 
 from specgrad_kernels.backends.triton import fields, schedule
 from specgrad_kernels.backends.triton.signals import plain_signal
-from specgrad_kernels.backends.triton.tables import KERNELS
+from specgrad_kernels.backends.triton.targets import KERNELS
 from specgrad_kernels.spec import FilterSpec
 from triton_tools import model
 from triton_tools.barriers import barriers, found_without
@@ -37,6 +41,9 @@ from triton_tools.rounding import Rounded
 TARGET = "sm_80"
 COLUMNS = ("subject", "case", "figure", "value")
 FLOATS = ("f32", "f64")
+HOST_RUNS = 7
+
+Rows = list[tuple[str, ...]]
 
 
 @dataclass
@@ -237,7 +244,7 @@ def count(case: Case) -> Counts:
     return counts
 
 
-def kernel_rows(case: Case) -> list[tuple[str, ...]]:
+def kernel_rows(case: Case) -> Rows:
     """The table's rows for one program."""
     counts, cost = count(case), resources(case.variant, case.target)
     figures: dict[str, Any] = {
@@ -260,7 +267,7 @@ def kernel_rows(case: Case) -> list[tuple[str, ...]]:
     return [(case.kernel, case.name, figure, str(value)) for figure, value in figures.items()]
 
 
-def model_rows(name: str) -> list[tuple[str, ...]]:
+def model_rows(name: str) -> Rows:
     """What a schedule says of itself."""
     lengths = MODELS[name]
     plan = plan_of(*lengths)
@@ -277,7 +284,7 @@ def model_rows(name: str) -> list[tuple[str, ...]]:
     return [(name, "fft, ratio 0.05", figure, str(value)) for figure, value in figures.items()]
 
 
-def error_rows(length: int) -> list[tuple[str, ...]]:
+def error_rows(length: int) -> Rows:
     """What is promised for a layer, and the worst of some constants and waves of its band.
 
     Relative to what came in, of which such waves leave nothing.
@@ -292,7 +299,7 @@ def error_rows(length: int) -> list[tuple[str, ...]]:
     return [(f"{length} samples", case, figure, f"{value:.1e}") for case, figure, value in rows]
 
 
-def barrier_rows() -> list[tuple[str, ...]]:
+def barrier_rows() -> Rows:
     """Whether the race is found that taking each barrier away leaves behind."""
     return [
         (kernel, f"without barrier {index}", "race found", str(int(found_without(kernel, index))))
@@ -300,36 +307,65 @@ def barrier_rows() -> list[tuple[str, ...]]:
     ]
 
 
-def host_rows() -> list[tuple[str, ...]]:
-    """Host time of a call, in a process with a stand-in driver; the machine is named."""
+def _before_others() -> None:
+    """Real-time priority, where the system grants it: what others do is not to be measured."""
+    with suppress(AttributeError, PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
+def host_rows() -> Rows:
+    """Host time of a call, in processes with a stand-in driver: medians; the machine is named."""
     command = [sys.executable, "-m", "benchmarks.bench_launch", "--json"]
     root = Path(__file__).parents[3]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    measured = json.loads(done.stdout)
+    runs = []
+    for _ in range(HOST_RUNS):
+        done = subprocess.run(
+            command,
+            cwd=root,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            preexec_fn=_before_others,
+        )
+        runs.append(json.loads(done.stdout))
     return [
         (
             row["model"],
-            measured["machine"],
+            runs[0]["machine"],
             f"host microseconds, {way} addresses",
-            f"{row[way]:.1f}",
+            f"{median(run['rows'][index][way] for run in runs):.1f}",
         )
-        for row in measured["rows"]
+        for index, row in enumerate(runs[0]["rows"])
         for way in ("same", "moved")
     ]
 
 
+def parts() -> list[tuple[str, Callable[[], Rows]]]:
+    """All that is counted, in the order of the table: what it is called, and what counts it."""
+    return [
+        *((f"{case.kernel}, {case.name}", partial(kernel_rows, case)) for case in CASES),
+        *((f"launches of {name}", partial(model_rows, name)) for name in MODELS),
+        *((f"errors at {length} samples", partial(error_rows, length)) for length in ERROR_LENGTHS),
+        ("races without barriers", barrier_rows),
+        ("host times", host_rows),
+    ]
+
+
 def write(path: Path) -> None:
-    """Count everything and replace the table."""
-    rows = [row for case in CASES for row in kernel_rows(case)]
-    rows += [row for name in MODELS for row in model_rows(name)]
-    rows += [row for length in ERROR_LENGTHS for row in error_rows(length)]
-    rows += barrier_rows() + host_rows()
+    """Count everything, saying how far it is, and replace the table."""
+    rows: Rows = []
+    begun = time.monotonic()
+    wanted = parts()
+    for index, (name, count_rows) in enumerate(wanted):
+        rows += count_rows()
+        passed = f"{time.monotonic() - begun:.0f} s"
+        print(f"{index + 1} of {len(wanted)}, {passed}: {name}", file=sys.stderr, flush=True)
     _replace(path, rows)
     # The estimates are made from the rows above.
     _replace(path, rows + estimate_rows(path))
 
 
-def estimate_rows(path: Path) -> list[tuple[str, ...]]:
+def estimate_rows(path: Path) -> Rows:
     """Estimated times over those of ``_foreach_mul_``, from the table's counts."""
     rows = []
     for name, lengths in MODELS.items():
@@ -340,7 +376,7 @@ def estimate_rows(path: Path) -> list[tuple[str, ...]]:
     return rows
 
 
-def _replace(path: Path, rows: list[tuple[str, ...]]) -> None:
+def _replace(path: Path, rows: Rows) -> None:
     temporary = path.with_suffix(".tmp")
     with temporary.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specgrad_kernels.backends.triton import schedule
 from specgrad_kernels.backends.triton.signals import signals_of
-from specgrad_kernels.backends.triton.tables import KERNELS, is_double
+from specgrad_kernels.backends.triton.targets import KERNELS
 from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
 from triton_tools.offline import Variant, compile_variant
@@ -40,7 +40,7 @@ def execute(
     only: a kernel without which nothing is executed, on memory that no other has written
     """
     dtype = grads[0].dtype
-    double = is_double(dtype)
+    double = dtype is torch.float64
     signals = [
         signal
         for index, grad in enumerate(grads)

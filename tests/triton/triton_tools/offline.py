@@ -15,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from specgrad_kernels.backends.triton import schedule, tables, targets
+from specgrad_kernels.backends.triton import schedule, targets
 from specgrad_kernels.backends.triton.signals import plain_signal
 from specgrad_kernels.spec import FilterSpec
 
@@ -68,9 +68,8 @@ def variants(
     dtype: torch.dtype = torch.float32,
 ) -> list[Variant]:
     """The kernels that a call on layers of these lengths launches."""
-    double = tables.is_double(dtype)
     signals = [plain_signal(length, index) for index, length in enumerate(lengths)]
-    plan = schedule.build(signals, spec, double)
+    plan = schedule.build(signals, spec, dtype is torch.float64)
     return [
         Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype) for step in plan.launches
     ]
@@ -78,14 +77,10 @@ def variants(
 
 def compile_variant(variant: Variant, target: str) -> Any:
     """The compiled kernel, with its assembly."""
-    kernel = tables.KERNELS[variant.kernel]
-    nvidia = target.startswith("sm_")
-    double = tables.is_double(variant.dtype)
-    sizes = dict(variant.sizes)
-    step = schedule.Launch(variant.kernel, None, sizes)
-    precision = targets.precision_of(nvidia, double)
-    constants = tables.constants_of(step, variant.dtype, precision, target)
-    real = "*fp64" if double else "*fp32"
+    kernel = targets.KERNELS[variant.kernel]
+    which = (variant.kernel, dict(variant.sizes), variant.dtype, target)
+    constants = targets.constants_of(*which)
+    real = "*fp64" if variant.dtype is torch.float64 else "*fp32"
     types = {
         "pointers": "*i64",
         "table": "*i64",
@@ -103,7 +98,7 @@ def compile_variant(variant: Variant, target: str) -> Any:
         if name in types
     }
     source = ASTSource(kernel, signature, constants, aligned)
-    options = targets.options_of(variant.kernel, sizes, nvidia, variant.dtype.itemsize)
+    options = targets.options_of(*which)
     return triton.compile(source, target=TARGETS[target], options=options)
 
 
@@ -111,15 +106,11 @@ def compile_variant(variant: Variant, target: str) -> Any:
 def resources(variant: Variant, target: str) -> Resources:
     """Registers, spilled bytes and shared memory of one kernel on one target."""
     compiled = compile_variant(variant, target)
-    nvidia = target.startswith("sm_")
-    registers, spilled = _nvidia(compiled) if nvidia else _amd(compiled)
-    options = targets.options_of(
-        variant.kernel, dict(variant.sizes), nvidia, variant.dtype.itemsize
-    )
-    precision = "fma"
-    if "PRECISION" in tables.KERNELS[variant.kernel].arg_names:
-        precision = targets.precision_of(nvidia, tables.is_double(variant.dtype))
-    return Resources(registers, spilled, compiled.metadata.shared, options["num_warps"], precision)
+    registers, spilled = _nvidia(compiled) if target.startswith("sm_") else _amd(compiled)
+    which = (variant.kernel, dict(variant.sizes), variant.dtype, target)
+    warps = targets.options_of(*which)["num_warps"]
+    precision = targets.constants_of(*which).get("PRECISION", "fma")
+    return Resources(registers, spilled, compiled.metadata.shared, warps, precision)
 
 
 def _nvidia(compiled: Any) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from specgrad_kernels.backends.triton.tables import COARSE
+from specgrad_kernels.backends.triton.targets import COARSE
 from specgrad_kernels.spec import BOUNDARIES, FilterSpec
 from triton_tools.lists import MODELS
 from triton_tools.offline import TARGETS, Resources, Variant, resources, variants

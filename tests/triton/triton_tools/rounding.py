@@ -15,8 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
-from specgrad_kernels.backends.triton import numbers, schedule
+from specgrad_kernels.backends.triton import numbers
 from specgrad_kernels.backends.triton.grid import Grid, plan_grid
+from specgrad_kernels.backends.triton.signals import loss_of
 from specgrad_kernels.spec import FilterSpec
 
 Floats = np.ndarray
@@ -91,7 +92,7 @@ def _roots(length: int) -> Floats:
 
 
 def forward(x: Pair, length: int) -> Pair:
-    """``butterflies.forward`` on the last axis, with bins in their natural order."""
+    """``solve.forward`` on the last axis, with bins in their natural order."""
     radix, rest = _steps(length)
     parts = [np.reshape(part, (*part.shape[:-1], radix, rest)) for part in x]
     values = [(parts[0][..., k, :], parts[1][..., k, :]) for k in range(radix)]
@@ -103,7 +104,7 @@ def forward(x: Pair, length: int) -> Pair:
 
 
 def backward(x: Pair, scale: Floats, length: int) -> Pair:
-    """``butterflies.backward`` of ``x * scale``."""
+    """``solve.backward`` of ``x * scale``."""
     radix, rest = _steps(length)
     parts = [np.reshape(part, (*part.shape[:-1], rest, radix)) for part in (*x, scale)]
     values = [(parts[0][..., k], parts[1][..., k]) for k in range(radix)]
@@ -128,7 +129,7 @@ class Rounded:
     @cached_property
     def removed(self) -> Floats:
         """What is taken out of the first bins."""
-        return schedule.removed_by(schedule.numbers_of(self.spec, self.d, 0))
+        return loss_of(self.spec, self.d, 0, double=False).removed
 
     @cached_property
     def grid(self) -> Grid:
@@ -147,7 +148,7 @@ class Rounded:
     def window(self) -> Floats:
         """``[width, hop]``."""
         width = self.grid.window.width
-        return numbers.taps(self.grid, self.grid.hop, width).astype(REAL)
+        return numbers.taps(self.grid.window, self.grid.hop, width).astype(REAL)
 
     def spread(self, x: Floats) -> Floats:
         """``cells.spread``: ``[signals, cells]``."""
@@ -201,7 +202,7 @@ class Rounded:
         middle, rows = 1 << grid.log_middle, 1 << grid.log_rows
         bins = grid.columns // 2 + 1
         if middle > 1:
-            table = numbers.middle_turns(grid).astype(REAL)
+            table = numbers.middle_turns(grid.columns, grid.log_middle, grid.log_rows).astype(REAL)
             point, place, both = np.split(table, np.cumsum([2 * bins * middle, 2 * bins * rows]))
             return [
                 point.reshape(2, bins, middle, 1),

@@ -1,9 +1,9 @@
-"""Kernels of the moving-average and Gaussian detrend (methods ``lap`` and ``gaussian``).
+"""Kernels that subtract averages: means (``centralize``), and moving ones (``lap``, ``gaussian``).
 
-A tile is seen as lines of ``LINE`` samples; its smoothing is one matrix product with the banded
-matrix of the weights. Tiles write in place, so what lies around each of them is saved first:
-``save_borders`` copies the ``radius`` samples on both sides of every tile border, with the
-boundary rule applied, and ``subtract_smooth`` reads its neighbours there.
+Of moving averages, a tile is seen as lines of ``LINE`` samples; its smoothing is one matrix
+product with the banded matrix of the weights. Tiles write in place, so what lies around each of
+them is saved first: ``save_borders`` copies the ``radius`` samples on both sides of every tile
+border, with the boundary rule applied, and ``subtract_smooth`` reads its neighbours there.
 """
 
 from __future__ import annotations
@@ -12,17 +12,52 @@ import triton
 import triton.language as tl
 
 from specgrad_kernels.backends.triton import fields
-from specgrad_kernels.backends.triton.common import (
-    address_of,
-    layout_of,
-    number,
-    offset_of,
-    samples_at,
-)
+from specgrad_kernels.backends.triton.fields import find_signal, number, offset_of, samples_at
 
-COUNT = tl.constexpr(0)
-CIRCULAR = tl.constexpr(1)
-REFLECT = tl.constexpr(2)
+COUNT, CIRCULAR, REFLECT = map(tl.constexpr, range(3))
+
+
+@triton.jit
+def _subtract_mean(
+    signal,
+    count,
+    ELEMENT: tl.constexpr,
+    REAL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """From ``count`` samples, the second time out of the cache."""
+    address, layout = signal
+    samples = samples_at(address, ELEMENT, WIDE)
+    block = tl.arange(0, BLOCK)
+    if WIDE:
+        count = count // 16 * 16  # which it is: this tells the compiler
+    total = tl.zeros([BLOCK], REAL)
+    for start in range(0, count, BLOCK):
+        n = start + block
+        place = samples + n if WIDE else samples + offset_of(n, layout)
+        total += tl.load(place, mask=start + block < count, other=0.0).to(REAL)
+    # The sum waits for every warp's loads: none of them is overtaken by a store.
+    mean = tl.sum(total, 0) / count
+    for start in range(0, count, BLOCK):
+        n = start + block
+        place = samples + n if WIDE else samples + offset_of(n, layout)
+        value = tl.load(place, mask=start + block < count, other=0.0).to(REAL)
+        tl.store(place, (value - mean).to(ELEMENT), mask=start + block < count)
+
+
+@triton.jit
+def subtract_means(
+    pointers, table, programs, ELEMENT: tl.constexpr, REAL: tl.constexpr, BLOCK: tl.constexpr
+):
+    """One signal, most often a group of a tensor's samples: one read of memory and one write."""
+    count = number(programs, fields.LENGTH)
+    address, layout = find_signal(pointers, table, programs, ELEMENT)
+    plain = number(programs, fields.PLAIN) == 1
+    if plain & (address % 16 == 0) & (count % 16 == 0):
+        _subtract_mean((address, layout), count, ELEMENT, REAL, BLOCK, True)
+    else:
+        _subtract_mean((address, layout), count, ELEMENT, REAL, BLOCK, False)
 
 
 @triton.jit
@@ -66,8 +101,8 @@ def save_borders(
     d = number(programs, fields.LENGTH)
     radius = number(programs, fields.RADIUS)
     tiles = number(programs, fields.TILES)
-    samples = samples_at(address_of(pointers, table, programs, ELEMENT), ELEMENT, False)
-    layout = layout_of(table, programs)
+    address, layout = find_signal(pointers, table, programs, ELEMENT)
+    samples = samples_at(address, ELEMENT, False)
     plain = number(programs, fields.PLAIN) == 1
     item = first + tl.arange(0, SPAN)
     border = item // (2 * radius)
@@ -100,8 +135,8 @@ def subtract_smooth(
     tile = number(programs, fields.FIRST)
     d = number(programs, fields.LENGTH)
     radius = number(programs, fields.RADIUS)
-    samples = samples_at(address_of(pointers, table, programs, ELEMENT), ELEMENT, False)
-    layout = layout_of(table, programs)
+    address, layout = find_signal(pointers, table, programs, ELEMENT)
+    samples = samples_at(address, ELEMENT, False)
     plain = number(programs, fields.PLAIN) == 1
     weights = coefficients + number(programs, fields.TAPS)
     first = tile * (LINES * LINE)
@@ -143,8 +178,8 @@ def subtract_smooth(
         above = tl.load(sums + tl.minimum(radius + d - 1 - n, 2 * radius) + 1, owned, 1.0)
         below = tl.load(sums + tl.maximum(radius - n, 0), owned, 0.0)
         smooth = smooth / (above - below)
-    address = samples + _place(n, layout, plain)
-    value = tl.load(address, mask=owned, other=0.0).to(REAL)
+    place = samples + _place(n, layout, plain)
+    value = tl.load(place, mask=owned, other=0.0).to(REAL)
     # Another warp may still have to read what this one is about to overwrite.
     tl.debug_barrier()
-    tl.store(address, (value - smooth).to(ELEMENT), mask=owned)
+    tl.store(place, (value - smooth).to(ELEMENT), mask=owned)
