@@ -77,7 +77,7 @@ def test_estimates_follow_from_the_counts():
     reason=f"instructions differ between compilers; the table is of Triton {TABLE_MADE_WITH}",
 )
 @pytest.mark.parametrize(
-    "case", counts.CASES, ids=lambda case: f"{case.kernel}-{case.length}-{case.dtype}"
+    "case", counts.CASES, ids=lambda case: f"{case.kernel}-{case.length}-{case.dtype}-{case.method}"
 )
 def test_kernels_do_what_the_table_says(case):
     listed = [row for row in ROWS if row[:2] == (case.kernel, case.name)]

@@ -136,6 +136,7 @@ class Case:
     inverse: bool = False
     dtype: torch.dtype = torch.float32
     target: str = TARGET
+    method: str = "fft"
 
     @property
     def variant(self) -> Variant:
@@ -149,6 +150,8 @@ class Case:
         row = dict(zip(fields.NAMES, self.row(), strict=True))
         other = "" if self.dtype is torch.float32 else f", {self.variant.name}"
         other += "" if self.target == TARGET else f", {self.target}"
+        if self.method != "fft":
+            return f"{self.method}{other}"
         if self.kernel == "spread":
             return f"inside{other}"
         if self.kernel == "interpolate":
@@ -161,7 +164,7 @@ class Case:
 
     def launch(self) -> schedule.Launch:
         """The launch that the program is of."""
-        plan = plan_of(self.length)
+        plan = plan_of(self.length, method=self.method)
         wanted = [launch for launch in plan.launches if launch.kernel == self.kernel]
         return wanted[1 if self.inverse else 0]
 
@@ -204,6 +207,12 @@ CASES = (
     Case("interpolate", 36864, dtype=torch.bfloat16),
     Case("spread", 36864, dtype=torch.float16),
     Case("interpolate", 36864, dtype=torch.float16),
+    Case("subtract_means", 576, method="centralize"),
+    *(
+        Case(kernel, 36864, method=method)
+        for method in ("lap", "gaussian")
+        for kernel in ("save_borders", "subtract_smooth")
+    ),
 )
 
 
@@ -211,15 +220,15 @@ ERROR_LENGTHS = (432, 864, 1728, 2304, 4608, 9216, 18432, 24576, 36864, 589824)
 
 
 @cache
-def plan_of(*lengths: int) -> schedule.Schedule:
+def plan_of(*lengths: int, method: str = "fft") -> schedule.Schedule:
     """The float32 schedule of contiguous layers."""
     signals = [plain_signal(length, index) for index, length in enumerate(lengths)]
-    return schedule.build(signals, FilterSpec(), double=False)
+    return schedule.build(signals, FilterSpec(method=method), double=False)
 
 
 def count(case: Case) -> Counts:
     """Execute one program."""
-    launch, plan = case.launch(), plan_of(case.length)
+    launch, plan = case.launch(), plan_of(case.length, method=case.method)
     compiled = compile_variant(case.variant, case.target)
     grads = random_grads([case.length], case.dtype)
     tensors: dict[str, Any] = {
@@ -228,6 +237,7 @@ def count(case: Case) -> Counts:
         "programs": torch.from_numpy(launch.programs).clone(),
         "coefficients": torch.from_numpy(plan.coefficients).clone(),
         "workspace": torch.ones(plan.workspace),
+        "borders": torch.ones(plan.borders),
     }
     names = KERNELS[launch.kernel].arg_names
     arguments = [tensors[name] for name in names if name in tensors]
@@ -263,6 +273,7 @@ def kernel_rows(case: Case) -> Rows:
     if case.kernel in ("spread", "interpolate"):
         share = 32 * counts.instructions / case.elements
         figures["thread instructions an element"] = f"{share:.1f}"
+    if case.kernel in ("spread", "interpolate", "subtract_means"):
         figures["narrowest gradient access in bits"] = min(counts.widths)
     return [(case.kernel, case.name, figure, str(value)) for figure, value in figures.items()]
 
