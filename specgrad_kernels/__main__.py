@@ -21,12 +21,9 @@ def machine_report() -> str:
         f"threads {torch.get_num_threads()}",
     ]
     if cpp.INSTRUCTION_SET is not None:
-        runs = (
-            ""
-            if cpp.cpu is None
-            else f" of {', '.join(k for k, v in cpp.cpu.features().items() if v)}"
-        )
-        lines.append(f"CPU instructions used: {cpp.INSTRUCTION_SET}{runs}")
+        features = cpp.cpu.features() if cpp.cpu else {}
+        runs = ", ".join(name for name, runs_here in features.items() if runs_here)
+        lines.append(f"CPU instructions used: {cpp.INSTRUCTION_SET}{runs and ' of ' + runs}")
     lines.append("backends, the preferred one first:")
     for name, reason in backends.report().items():
         lines.append(f"  {name:8} {'available' if reason is None else 'not available: ' + reason}")
