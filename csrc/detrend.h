@@ -4,28 +4,22 @@
 // A chunk of samples is handled by one thread. What lies beyond its two ends is saved before
 // any chunk is written, so that no chunk sees another's result.
 
-// The sample at place i beyond the ends of the signal.
-template <class T>
-static T sample_beyond(const DetrendPlan<T>& plan, const Signal& signal, int64_t i) {
-  const int64_t d = signal.layout->d;
-  int64_t index = i < 0 ? 0 : d - 1;
-  if (plan.boundary == Boundary::count) return T(0);
-  if (plan.boundary == Boundary::circular) index = ((i % d) + d) % d;
-  if (plan.boundary == Boundary::reflect && plan.radius < d) index = i < 0 ? -i : 2 * (d - 1) - i;
-  T sample;
-  read_samples(signal, index, index + 1, &sample);
-  return sample;
-}
-
 // Samples [begin, end) of the signal continued beyond its ends.
 template <class T>
 static void read_extended(const DetrendPlan<T>& plan, const Signal& signal, int64_t begin,
                           int64_t end, T* out) {
   const int64_t d = signal.layout->d, first = std::clamp<int64_t>(0, begin, end);
   const int64_t last = std::clamp(d, first, end);
-  for (int64_t i = begin; i < first; ++i) out[i - begin] = sample_beyond(plan, signal, i);
-  read_samples(signal, first, last, out + (first - begin));
-  for (int64_t i = last; i < end; ++i) out[i - begin] = sample_beyond(plan, signal, i);
+  std::fill(out, out + (end - begin), T(0));
+  if (first < last) read_samples(signal, first, last, out + (first - begin));
+  if (plan.boundary == Boundary::count) return;
+  for (int64_t i = begin; i < end; ++i) {
+    if (i >= 0 && i < d) continue;
+    int64_t index = i < 0 ? 0 : d - 1;
+    if (plan.boundary == Boundary::circular) index = ((i % d) + d) % d;
+    if (plan.boundary == Boundary::reflect && plan.radius < d) index = i < 0 ? -i : 2 * (d - 1) - i;
+    read_samples(signal, index, index + 1, out + (i - begin));
+  }
 }
 
 // sums[k][i] = x[i] + ... + x[i + 2^(k+1) - 1] for every k whose array is wanted. From the last

@@ -20,8 +20,10 @@
 #elif defined(__clang__) && SPECGRAD_VECTOR_BYTES == 64
 #pragma clang attribute push(__attribute__((target("arch=x86-64-v4"))), apply_to = function)
 #elif SPECGRAD_VECTOR_BYTES == 32
+#pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
 #elif SPECGRAD_VECTOR_BYTES == 64
+#pragma GCC push_options
 #pragma GCC target("arch=x86-64-v4")
 #endif
 
@@ -54,5 +56,7 @@ template const Kernels<double>& table<double>();
 
 #if defined(__clang__) && SPECGRAD_VECTOR_BYTES > 16
 #pragma clang attribute pop
+#elif SPECGRAD_VECTOR_BYTES > 16
+#pragma GCC pop_options
 #endif
 #endif

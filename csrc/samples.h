@@ -105,9 +105,11 @@ static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end
   return as(Plain<T>{});
 }
 
-// Samples [begin, end), which must lie inside the signal.
+// Samples [begin, end), which must lie inside the signal. Not inlined: the loops of all dtypes would
+// crowd the kernels that call them.
 template <class T>
-static void read_samples(const Signal& signal, int64_t begin, int64_t end, T* out) {
+static __attribute__((noinline)) void read_samples(const Signal& signal, int64_t begin,
+                                                   int64_t end, T* out) {
   for_each_run<T>(signal, begin, end, [&](auto form, const auto* p, int64_t stride, int64_t n) {
     if (stride == 1) {
       for (int64_t i = 0; i < n; ++i) out[i] = form.read(p[i]);
@@ -119,7 +121,8 @@ static void read_samples(const Signal& signal, int64_t begin, int64_t end, T* ou
 }
 
 template <class T>
-static void write_samples(const Signal& signal, int64_t begin, int64_t end, const T* values) {
+static __attribute__((noinline)) void write_samples(const Signal& signal, int64_t begin,
+                                                    int64_t end, const T* values) {
   for_each_run<T>(signal, begin, end, [&](auto form, auto* p, int64_t stride, int64_t n) {
     if (stride == 1) {
       for (int64_t i = 0; i < n; ++i) p[i] = form.write(values[i]);

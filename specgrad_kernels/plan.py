@@ -74,7 +74,7 @@ class FilterPlan:
         self._hold([parameter for _, parameter in named])
         self._graph_name = ops.name_for_graphs(self.spec)
         self._on_cpu: program.Program | None = None
-        self._program_of(self._parameters)
+        self._program_of(self.parameters)
 
     @classmethod
     def for_model(

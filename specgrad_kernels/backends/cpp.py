@@ -23,7 +23,6 @@ from specgrad_kernels.spec import FilterSpec
 NAME = "cpp"
 
 _STRATEGIES = ("dense", "band", "full", "padded", "box", "weights")
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _UNKNOWN_LAYOUT, _INTERLEAVED, _NONFINITE, _NEGATED = 1, 2, 3, 4
 """Why the kernel wrote nothing; 0 is done."""
 
@@ -41,18 +40,9 @@ def _load() -> ModuleType | str:
         return f"the native library does not load: {error} ({built.REMEDY})"
 
 
-def _load_cpu() -> ModuleType | None:
-    """The module that tells what this CPU runs. Nothing depends on it but the report."""
-    try:
-        return importlib.import_module("specgrad_kernels._cpu")
-    except ImportError:
-        return None
-
-
 _LOADED = _load()
 _WHY_NOT = _LOADED if isinstance(_LOADED, str) else None
 _NATIVE = torch.ops.specgrad_native
-cpu = _load_cpu()
 if not isinstance(_LOADED, str):
     try:
         INSTRUCTION_SET: str | None = _NATIVE.instruction_set()
@@ -178,7 +168,8 @@ def _compile(grads: Sequence[Tensor], spec: FilterSpec) -> None:
             added = _design(spec, *key)
             designs += added.integers
             values += added.values
-        tensors += [_DTYPES.index(grad.dtype), grad.dim(), *grad.shape, *grad.stride()]
+        dtype = checks.FLOAT_DTYPES.index(grad.dtype)
+        tensors += [dtype, grad.dim(), *grad.shape, *grad.stride()]
         tensors += [known.get(key, -1), end - start, stack]
         for first in (0, stack):
             sizes, strides = collapse(grad.shape[first:], grad.stride()[first:])
