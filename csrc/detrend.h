@@ -4,21 +4,39 @@
 // A chunk of samples is handled by one thread. What lies beyond its two ends is saved before
 // any chunk is written, so that no chunk sees another's result.
 
+// Where sample i of the extended signal comes from, or -1 for a zero.
+static inline int64_t extended_index(int64_t i, int64_t d, int64_t radius, Boundary boundary) {
+  if (i >= 0 && i < d) return i;
+  switch (boundary) {
+    case Boundary::count: return -1;
+    case Boundary::circular: return ((i % d) + d) % d;
+    case Boundary::reflect:
+      if (radius < d) return i < 0 ? -i : 2 * (d - 1) - i;
+      [[fallthrough]];
+    case Boundary::replicate: return i < 0 ? 0 : d - 1;
+  }
+  return -1;
+}
+
 // Samples [begin, end) of the signal continued beyond its ends.
 template <class T>
 static void read_extended(const DetrendPlan<T>& plan, const Signal& signal, int64_t begin,
                           int64_t end, T* out) {
-  const int64_t d = signal.layout->d, first = std::clamp<int64_t>(0, begin, end);
-  const int64_t last = std::clamp(d, first, end);
-  std::fill(out, out + (end - begin), T(0));
-  if (first < last) read_samples(signal, first, last, out + (first - begin));
-  if (plan.boundary == Boundary::count) return;
-  for (int64_t i = begin; i < end; ++i) {
-    if (i >= 0 && i < d) continue;
-    int64_t index = i < 0 ? 0 : d - 1;
-    if (plan.boundary == Boundary::circular) index = ((i % d) + d) % d;
-    if (plan.boundary == Boundary::reflect && plan.radius < d) index = i < 0 ? -i : 2 * (d - 1) - i;
-    read_samples(signal, index, index + 1, out + (i - begin));
+  const int64_t d = signal.layout->d;
+  for (int64_t i = begin; i < end;) {
+    if (i >= 0 && i < d) {
+      const int64_t stop = std::min(end, d);
+      read_samples(signal, i, stop, out + (i - begin));
+      i = stop;
+      continue;
+    }
+    const int64_t index = extended_index(i, d, plan.radius, plan.boundary);
+    if (index < 0) {
+      out[i - begin] = T(0);
+    } else {
+      read_samples(signal, index, index + 1, out + (i - begin));
+    }
+    ++i;
   }
 }
 
@@ -119,20 +137,24 @@ static void subtract_moving_sum(const MovingSum<T>& sum, const T* x, T scale, in
 }
 
 // acc[b] += sum over the first Groups of weights[g * lanes] * x[(b + g) * lanes], for the taps
-// that share one of the shifts [from, to): every vector that is loaded serves several outputs.
+// that share one shift: every vector that is loaded serves several outputs.
 template <int Groups, int Outputs, class T>
-static SPECGRAD_INLINE void accumulate_shifts(const T* x, const T* weights, int from, int to,
-                                              Vec<T>* acc) {
+static SPECGRAD_INLINE void accumulate_shift(const T* x, const T* weights, Vec<T>* acc) {
   constexpr int lanes = kLanes<T>;
-  for (int shift = from; shift < to; ++shift) {
 #pragma GCC unroll 20
-    for (int t = 0; t < Outputs + Groups - 1; ++t) {
-      const Vec<T> value = load(x + shift + t * lanes);
+  for (int t = 0; t < Outputs + Groups - 1; ++t) {
+    const Vec<T> value = load(x + t * lanes);
 #pragma GCC unroll 4
-      for (int g = 0; g < Groups; ++g) {
-        if (t - g >= 0 && t - g < Outputs) acc[t - g] += value * weights[shift + g * lanes];
-      }
+    for (int g = 0; g < Groups; ++g) {
+      if (t - g >= 0 && t - g < Outputs) acc[t - g] += value * weights[g * lanes];
     }
+  }
+}
+
+template <int Groups, int Outputs, class T>
+static SPECGRAD_INLINE void accumulate_shifts(const T* x, const T* weights, int from, int to, Vec<T>* acc) {
+  for (int shift = from; shift < to; ++shift) {
+    accumulate_shift<Groups, Outputs>(x + shift, weights + shift, acc);
   }
 }
 
@@ -141,11 +163,22 @@ template <int Outputs, class T>
 static SPECGRAD_INLINE void weighted_block(const T* x, const T* weights, int64_t taps, Vec<T>* acc) {
   constexpr int lanes = kLanes<T>;
   const int rest = static_cast<int>(taps % lanes);
-  const bool part = with_constant<0, 1, 2, 3>(taps / lanes, SPECGRAD_EACH {
-    accumulate_shifts<index + 1, Outputs>(x, weights, 0, rest, acc);
-    if constexpr (index > 0) accumulate_shifts<index, Outputs>(x, weights, rest, lanes, acc);
-  });
-  if (!part) accumulate_shifts<4, Outputs>(x, weights, 0, lanes, acc);
+  switch (taps / lanes) {
+    case 0: accumulate_shifts<1, Outputs>(x, weights, 0, rest, acc); break;
+    case 1:
+      accumulate_shifts<2, Outputs>(x, weights, 0, rest, acc);
+      accumulate_shifts<1, Outputs>(x, weights, rest, lanes, acc);
+      break;
+    case 2:
+      accumulate_shifts<3, Outputs>(x, weights, 0, rest, acc);
+      accumulate_shifts<2, Outputs>(x, weights, rest, lanes, acc);
+      break;
+    case 3:
+      accumulate_shifts<4, Outputs>(x, weights, 0, rest, acc);
+      accumulate_shifts<3, Outputs>(x, weights, rest, lanes, acc);
+      break;
+    default: accumulate_shifts<4, Outputs>(x, weights, 0, lanes, acc);
+  }
 }
 
 // Weighted sums of `taps` neighbours, block by block so that rounding does not pile up.
