@@ -34,7 +34,6 @@ def native_build():
         "specgrad_kernels._kernels",
         sources=[
             "csrc/operator.cpp",
-            "csrc/engine.cpp",
             "csrc/filters.cpp",
             "csrc/cpu.cpp",
             "csrc/kernels.cpp",

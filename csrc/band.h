@@ -13,8 +13,8 @@ static inline void spread_rows(const T* x, const T* taps, int64_t cells, T* y) {
   for (int64_t m = 0; m < cells; m += block) {
     const T* first = x + m * hop;
     Vec<T> sums[block] = {};
-    repeat<starts / kVectorsALine<T>>(SPECGRAD_EACH {
-      prefetch(first + kAhead<T> + index * kVectorsALine<T> * lanes);
+    repeat<starts / kVectorsALine>(SPECGRAD_EACH {
+      prefetch(first + kAhead<T> + index * kVectorsALine * lanes);
     });
     repeat<starts + Vectors - 1>(SPECGRAD_EACH {
       constexpr int i = index;
@@ -56,25 +56,15 @@ template <class T>
 static inline void spread_block(const BandPlan<T>& plan, const T* x, int64_t cells, T* y) {
   constexpr int lanes = kLanes<T>;
   const T* taps = plan.taps.data();
+  bool known = false;
   if (plan.hop == lanes) {
-    switch (plan.tap_vectors) {
-      case 5: return spread_rows<5, 1>(x, taps, cells, y);
-      case 6: return spread_rows<6, 1>(x, taps, cells, y);
-      case 7: return spread_rows<7, 1>(x, taps, cells, y);
-      case 8: return spread_rows<8, 1>(x, taps, cells, y);
-      case 9: return spread_rows<9, 1>(x, taps, cells, y);
-      case 10: return spread_rows<10, 1>(x, taps, cells, y);
-      default: break;
-    }
+    known = with_constant<5, 6, 7, 8, 9, 10>(
+        plan.tap_vectors, SPECGRAD_EACH { spread_rows<index, 1>(x, taps, cells, y); });
   } else if (2 * plan.hop == lanes) {
-    switch (plan.tap_vectors) {
-      case 4: return spread_rows<4, 2>(x, taps, cells, y);
-      case 5: return spread_rows<5, 2>(x, taps, cells, y);
-      case 6: return spread_rows<6, 2>(x, taps, cells, y);
-      default: break;
-    }
+    known = with_constant<4, 5, 6>(
+        plan.tap_vectors, SPECGRAD_EACH { spread_rows<index, 2>(x, taps, cells, y); });
   }
-  return spread_any(x, taps, plan.tap_vectors, plan.hop, cells, y);
+  if (!known) spread_any(x, taps, plan.tap_vectors, plan.hop, cells, y);
 }
 
 // Coarse cells [begin, end) of the signal.
@@ -134,13 +124,13 @@ static inline void subtract_rows(T* x, int stride, const T* z, const T* spline, 
     T* first = x + i * stride;
     const T* cells = z + i * Step;
     Vec<T> sums[block];
-    repeat<block / kVectorsALine<T>>(SPECGRAD_EACH {
-      prefetch(first + kAhead<T> + index * kVectorsALine<T> * stride);
+    repeat<block / kVectorsALine>(SPECGRAD_EACH {
+      prefetch(first + kAhead<T> + index * kVectorsALine * stride);
     });
     repeat<block>(SPECGRAD_EACH { sums[index] = load(first + index * stride); });
     repeat<(block - 1) * Step + Offsets>(SPECGRAD_EACH {
       constexpr int c = index;
-      const Vec<T> cell = broadcast(cells[c]);
+      const T cell = cells[c];
       repeat<block>(SPECGRAD_EACH {
         constexpr int offset = c - index * Step;
         if constexpr (offset >= 0 && offset < Offsets) sums[index] -= weights[offset] * cell;
@@ -183,15 +173,9 @@ static inline void subtract_any(T* x, int stride, const T* z, const T* spline, i
 template <int Step, class T>
 static inline void subtract_step(T* x, int stride, const T* z, const T* spline, int offsets,
                                  int64_t count) {
-  switch (offsets) {
-    case 5: return subtract_rows<5, Step>(x, stride, z, spline, count);
-    case 6: return subtract_rows<6, Step>(x, stride, z, spline, count);
-    case 7: return subtract_rows<7, Step>(x, stride, z, spline, count);
-    case 8: return subtract_rows<8, Step>(x, stride, z, spline, count);
-    case 9: return subtract_rows<9, Step>(x, stride, z, spline, count);
-    case 10: return subtract_rows<10, Step>(x, stride, z, spline, count);
-    default: return subtract_any(x, stride, z, spline, offsets, count, Step);
-  }
+  const bool known = with_constant<5, 6, 7, 8, 9, 10>(
+      offsets, SPECGRAD_EACH { subtract_rows<index, Step>(x, stride, z, spline, count); });
+  if (!known) subtract_any(x, stride, z, spline, offsets, count, Step);
 }
 
 // Vectors [0, count) from the start of a cell on.

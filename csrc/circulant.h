@@ -272,9 +272,8 @@ static void scatter(const SplitRows<T>& rows, Elements<const T> twiddles, int64_
 // R == 0 stands for any odd radix. `Edges` says that of each four only the first and the last
 // have gains: the band of a grid twice as fine as it needs.
 template <int R, bool Edges, class T>
-static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, int radix,
-                             const T* roots, Elements<T> elements) {
-  const int count = R ? R : radix;
+static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, Elements<T> elements) {
+  const int count = R ? R : plan.along.passes.back().radix;
   const int64_t row = group * kLanes<T>;
   const auto amplified = [&](int64_t position, Complex<T> x) __attribute__((always_inline)) {
     const int64_t offset = plan.gain_offset[position];
@@ -300,9 +299,10 @@ static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, int ra
       for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
       small_transform<R, true>(a);
     } else {
-      odd_transform<false>(a, radix, roots);
+      const T* roots = plan.along.roots.data() + plan.along.passes.back().roots;
+      odd_transform<false>(a, count, roots);
       for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
-      odd_transform<true>(a, radix, roots);
+      odd_transform<true>(a, count, roots);
     }
     for (int r = 0; r < count; ++r) elements.put(block + r, a[r]);
   }
@@ -311,27 +311,19 @@ static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, int ra
 template <class T>
 static inline void any_gain_pass(const CirculantPlan<T>& plan, int64_t group,
                                  Elements<T> elements) {
-  if (plan.along.radices.empty()) return gain_pass<1, false>(plan, group, 1, {}, elements);
-  const int radix = plan.along.radices.back();
-  const T* roots = plan.along.roots.data() + plan.along.roots_start.back();
-  switch (radix) {
-    case 2: return gain_pass<2, false>(plan, group, radix, roots, elements);
-    case 3: return gain_pass<3, false>(plan, group, radix, roots, elements);
-    case 4:
-      return plan.edges ? gain_pass<4, true>(plan, group, radix, roots, elements)
-                        : gain_pass<4, false>(plan, group, radix, roots, elements);
-    case 5: return gain_pass<5, false>(plan, group, radix, roots, elements);
-    case 6: return gain_pass<6, false>(plan, group, radix, roots, elements);
-    case 8: return gain_pass<8, false>(plan, group, radix, roots, elements);
-    default: return gain_pass<0, false>(plan, group, radix, roots, elements);
-  }
+  if (plan.along.passes.empty()) return gain_pass<1, false>(plan, group, elements);
+  if (plan.edges) return gain_pass<4, true>(plan, group, elements);
+  const bool small = with_constant<2, 3, 4, 5, 6, 8>(
+      plan.along.passes.back().radix,
+      SPECGRAD_EACH { gain_pass<index, false>(plan, group, elements); });
+  if (!small) gain_pass<0, false>(plan, group, elements);
 }
 
 // Transforms along the rows of a group, with the gains between them.
 template <class T>
 static inline void filter_elements(const CirculantPlan<T>& plan, int64_t group,
                                    Elements<T> elements) {
-  const int middle = static_cast<int>(plan.along.radices.size()) - 1;
+  const int middle = static_cast<int>(plan.along.passes.size()) - 1;
   for (int pass = 0; pass < middle; ++pass) any_pass<false>(plan.along, pass, elements, elements);
   any_gain_pass(plan, group, elements);
   for (int pass = middle - 1; pass >= 0; --pass) {

@@ -29,10 +29,7 @@ static void subtract_mean(T* x, int64_t d) {
   Vec<T> sums = sum_blocks<T>(x, next, blocks);
   int64_t end = whole;
   for (; end + lanes <= d; end += lanes) sums += load(x + end);
-  alignas(64) T parts[lanes];
-  store(parts, sums);
-  T total = 0;
-  for (int lane = 0; lane < lanes; ++lane) total += parts[lane];
+  T total = sum_lanes<T>(sums);
   for (; end < d; ++end) total += x[end];
   const T mean = total / static_cast<T>(d);
   for (int64_t i = 0; i < whole; i += wide) {

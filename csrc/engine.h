@@ -2,40 +2,41 @@
 // may be shared between threads; the caller supplies threads and memory. Torch-free.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
-#include <string>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "design.h"
+#include "filters.h"
+#include "kernels.h"
 #include "signal.h"
 
 namespace specgrad {
-
-// The layouts of a list of gradients in one flat array, cheap to fill and to compare: for each
-// tensor its dtype, its number of dimensions, its sizes, its strides.
-class LayoutKey {
- public:
-  void clear() { words_.clear(); }
-  void append(DType dtype, int64_t dims, const int64_t* sizes, const int64_t* strides) {
-    words_.push_back(static_cast<int64_t>(dtype));
-    words_.push_back(dims);
-    words_.insert(words_.end(), sizes, sizes + dims);
-    words_.insert(words_.end(), strides, strides + dims);
-  }
-  bool operator==(const LayoutKey& other) const { return words_ == other.words_; }
-
- private:
-  std::vector<int64_t> words_;
-};
 
 // Memory that grows to what was once needed and is then kept.
 class Buffer {
  public:
   // 64-byte aligned.
-  void* at_least(int64_t bytes);
+  void* at_least(int64_t bytes) {
+    if (bytes > capacity_) {
+      const int64_t rounded = (bytes + 63) / 64 * 64;
+      memory_.reset(std::aligned_alloc(64, static_cast<size_t>(rounded)));
+      capacity_ = memory_ ? rounded : 0;
+      if (!memory_) throw std::bad_alloc();
+    }
+    return memory_.get();
+  }
   int64_t bytes() const { return capacity_; }
 
  private:
@@ -66,9 +67,9 @@ using RunSlots = std::function<void(int slots, const std::function<void(int)>& t
 // One gradient of a program, its neighbouring dimensions merged.
 struct TensorPlan {
   DType dtype = DType::f32;
-  int64_t bytes = 0;        // from the first that it can touch to the last; 0 when it is empty
-  int64_t filter = -1;      // -1: left alone
-  std::vector<int64_t> stack_sizes, stack_strides;  // of the signals in it
+  int64_t bytes = 0;             // from the first that it can touch to the last; 0 when it is empty
+  int64_t filter = -1;           // -1: left alone
+  std::vector<int64_t> offsets;  // of the signals in it, in bytes
   Layout whole, signal;
 };
 
@@ -77,17 +78,206 @@ enum class Outcome { done, unknown_layout, interleaved, nonfinite, negated };
 
 class Program {
  public:
-  static std::shared_ptr<const Program> build(std::vector<FilterDesign> designs,
-                                              std::vector<TensorPlan> tensors, bool refuse_nonfinite);
-  virtual ~Program() = default;
+  Program(const std::vector<FilterDesign>& designs, std::vector<TensorPlan> tensors,
+          bool refuse_nonfinite)
+      : tensors_(std::move(tensors)), refuse_nonfinite_(refuse_nonfinite) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const TensorPlan& tensor = tensors_[i];
+      if (tensor.filter < 0) continue;
+      if (tensor.filter >= static_cast<int64_t>(designs.size())) {
+        throw std::invalid_argument("specgrad: a gradient names no design");
+      }
+      const Filter* filter = filter_for(designs[tensor.filter], tensor);
+      for (int64_t offset : std::exchange(tensors_[i].offsets, {})) {
+        jobs_.push_back({filter, &tensor.signal, i, offset});
+      }
+    }
+    std::stable_sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
+      return a.filter->cost > b.filter->cost;
+    });
+    for (const Job& job : jobs_) total_cost_ += job.filter->cost;
+    // Short jobs are taken together: neighbours in memory stay with one thread.
+    for (size_t i = 0; i < jobs_.size();) {
+      batches_.push_back(i);
+      for (double cost = 0; i < jobs_.size() && cost < kWorthTaking; ++i) {
+        cost += jobs_[i].filter->cost;
+      }
+    }
+    batches_.push_back(jobs_.size());
+  }
+
+  Program(const Program&) = delete;  // jobs point into it
 
   // Of its tables and lists.
-  virtual int64_t bytes() const = 0;
+  int64_t bytes() const {
+    int64_t total = bytes_in(jobs_, tensors_);
+    for (const auto& [key, filter] : filters_) total += filter.table_bytes;
+    return total;
+  }
 
   // Interleaved tensors lie within each other's extents; whether they share memory is not decided
   // here: `disjoint` says that it was, and the places are remembered.
-  virtual Outcome run(const std::vector<void*>& data, bool disjoint, int threads,
-                      const RunSlots& run_slots, Workspace& workspace) const = 0;
+  Outcome run(const std::vector<void*>& data, bool disjoint, int threads, const RunSlots& run_slots,
+              Workspace& workspace) const {
+    if (!known_disjoint(data, disjoint)) return Outcome::interleaved;
+    if (refuse_nonfinite_ && !finite(data)) return Outcome::nonfinite;
+    const int slots = total_cost_ < kWorthAThread ? 1 : std::max(threads, 1);
+    if (static_cast<int>(workspace.slots.size()) < slots) workspace.slots.resize(slots);
+    size_t large = 0;  // each of them a batch of its own
+    while (slots > 1 && large < jobs_.size() && is_large(jobs_[large], slots)) {
+      run_spread_out(jobs_[large++], data, slots, run_slots, workspace);
+    }
+    std::atomic<size_t> next{large};
+    const auto take_jobs = [&](int slot) {
+      for (size_t batch = next++; batch + 1 < batches_.size(); batch = next++) {
+        for (size_t i = batches_[batch]; i < batches_[batch + 1]; ++i) {
+          run_alone(jobs_[i], data, workspace.slots[slot]);
+        }
+      }
+    };
+    if (slots == 1) {
+      take_jobs(0);
+    } else if (large < jobs_.size()) {
+      run_slots(slots, take_jobs);
+    }
+    return Outcome::done;
+  }
+
+ private:
+  struct Job {
+    const Filter* filter;
+    const Layout* layout;
+    size_t tensor;
+    int64_t offset;  // bytes from the tensor's start: an entry of its stack
+  };
+
+  // In the units of the cost model, some 50 microseconds: below it, waking a thread costs more
+  // than it saves.
+  static constexpr double kWorthAThread = 300000;
+  static constexpr double kWorthTaking = 12000;
+
+  const Filter* filter_for(const FilterDesign& design, const TensorPlan& tensor) {
+    if (design.d != tensor.signal.d || design.double_precision != (tensor.dtype == DType::f64)) {
+      throw std::invalid_argument("specgrad: a design is for another gradient");
+    }
+    const bool direct = tensor.signal.contiguous() && element_size(tensor.dtype) >= 4;
+    Filter& filter = filters_[{tensor.filter, direct}];
+    if (filter.phases.empty()) filter = make_filter(design, direct);
+    return &filter;
+  }
+
+  struct Extent {
+    int64_t start, end;
+    size_t tensor;
+    bool operator<(const Extent& other) const {
+      return std::tie(start, end, tensor) < std::tie(other.start, other.end, other.tensor);
+    }
+  };
+
+  bool known_disjoint(const std::vector<void*>& data, bool disjoint) const {
+    static thread_local std::vector<Extent> extents;
+    extents.clear();
+    for (size_t i = 0; i < data.size(); ++i) {
+      if (!tensors_[i].bytes) continue;
+      if (!data[i]) {
+        throw std::invalid_argument(
+            "a gradient has no memory of its own; pass the tensors that it is made of, or "
+            "backend='torch'");
+      }
+      const int64_t start = static_cast<int64_t>(reinterpret_cast<intptr_t>(data[i]));
+      extents.push_back({start, start + tensors_[i].bytes, i});
+    }
+    std::sort(extents.begin(), extents.end());
+    for (size_t i = 1; i < extents.size(); ++i) {
+      if (extents[i].start < extents[i - 1].end) return known_places(extents, disjoint);
+    }
+    return true;
+  }
+
+  // Slices of one tensor lie within each other's extents on every call: the places of the last
+  // that were found to share nothing are remembered.
+  bool known_places(const std::vector<Extent>& extents, bool disjoint) const {
+    std::vector<int64_t> places;
+    for (const Extent& extent : extents) {
+      places.push_back(static_cast<int64_t>(extent.tensor));
+      places.push_back(extent.start - extents.front().start);
+    }
+    const std::lock_guard<std::mutex> lock(disjoint_mutex_);
+    if (disjoint) disjoint_places_ = places;
+    return places == disjoint_places_;
+  }
+
+  template <class T>
+  static bool all_finite(const Signal& signal) {
+    T strip[1024];
+    for (int64_t a = 0; a < signal.layout->d; a += 1024) {
+      const int64_t b = std::min<int64_t>(a + 1024, signal.layout->d);
+      kernels<T>().read(signal, a, b, strip);
+      for (int64_t i = 0; i < b - a; ++i) {
+        if (!std::isfinite(strip[i])) return false;
+      }
+    }
+    return true;
+  }
+
+  bool finite(const std::vector<void*>& data) const {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const Signal signal{&tensors_[i].whole, data[i]};
+      const bool fine = tensors_[i].dtype == DType::f64 ? all_finite<double>(signal)
+                                                        : all_finite<float>(signal);
+      if (tensors_[i].bytes && !fine) return false;
+    }
+    return true;
+  }
+
+  bool is_large(const Job& job, int slots) const {
+    return job.filter->cost > 0.6 * total_cost_ / slots && job.filter->cost > kWorthAThread;
+  }
+
+  static Signal signal_of(const Job& job, const std::vector<void*>& data) {
+    return {job.layout, static_cast<char*>(data[job.tensor]) + job.offset};
+  }
+
+  static void run_alone(const Job& job, const std::vector<void*>& data,
+                        Workspace::Slot& slot) {
+    const Filter& filter = *job.filter;
+    const Signal signal = signal_of(job, data);
+    void* shared = slot.shared.at_least(filter.memory.shared);
+    void* scratch = slot.scratch.at_least(filter.memory.scratch);
+    for (const Phase& phase : filter.phases) phase.run({0, phase.tasks, signal, shared, scratch});
+  }
+
+  static void run_spread_out(const Job& job, const std::vector<void*>& data, int slots,
+                             const RunSlots& run_slots, Workspace& workspace) {
+    const Filter& filter = *job.filter;
+    const Signal signal = signal_of(job, data);
+    void* shared = workspace.slots[0].shared.at_least(filter.memory.shared);
+    for (const Phase& phase : filter.phases) {
+      // A few pieces a thread even out what other programs take of a core.
+      const int64_t piece = std::max<int64_t>(1, phase.tasks / (4 * slots));
+      std::atomic<int64_t> next{0};
+      const auto take_tasks = [&](int slot) {
+        void* scratch = workspace.slots[slot].scratch.at_least(filter.memory.scratch);
+        for (int64_t a = next.fetch_add(piece); a < phase.tasks; a = next.fetch_add(piece)) {
+          phase.run({a, std::min(a + piece, phase.tasks), signal, shared, scratch});
+        }
+      };
+      if (phase.tasks == 1) {
+        take_tasks(0);
+      } else {
+        run_slots(slots, take_tasks);
+      }
+    }
+  }
+
+  std::vector<TensorPlan> tensors_;
+  bool refuse_nonfinite_;
+  std::map<std::pair<int64_t, bool>, Filter> filters_;  // by design and `direct`
+  std::vector<Job> jobs_;
+  std::vector<size_t> batches_;  // where in jobs_ each starts, and the end
+  double total_cost_ = 0;
+  mutable std::mutex disjoint_mutex_;
+  mutable std::vector<int64_t> disjoint_places_;
 };
 
 }  // namespace specgrad

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "design.h"
-#include "kernels.h"
-#include "plans.h"
+#include "signal.h"
 
 namespace specgrad {
 
@@ -17,25 +18,29 @@ struct Memory {
   int64_t scratch = 0;
 };
 
-class Filter {
- public:
-  Filter(Memory memory, double cost) : memory_(memory), cost_(cost) {}
-  virtual ~Filter() = default;
-  virtual int phases() const = 0;
-  virtual int64_t tasks(int phase) const = 0;
-  // `shared` is one buffer a signal, `scratch` one a thread, both 64-byte aligned.
-  virtual void run(int phase, int64_t begin, int64_t end, const Signal& signal, void* shared,
-                   void* scratch) const = 0;
-  virtual int64_t table_bytes() const = 0;
-  Memory memory() const { return memory_; }
-  double cost() const { return cost_; }
+// Tasks [begin, end) of a phase. `shared` is one buffer a signal, `scratch` one a thread, both
+// 64-byte aligned.
+struct Work {
+  int64_t begin, end;
+  const Signal& signal;
+  void *shared, *scratch;
+};
 
- private:
-  Memory memory_;
-  double cost_;
+struct Phase {
+  int64_t tasks;
+  std::function<void(const Work&)> run;
+};
+
+struct Filter {
+  Memory memory;
+  double cost = 0;
+  std::vector<Phase> phases;
+  std::shared_ptr<const void> tables;  // that the phases read
+  int64_t table_bytes = 0;
 };
 
 // `direct` says whether the gradient's own memory can be worked on.
-std::unique_ptr<Filter> make_filter(const FilterDesign& design, bool direct);
+Memory memory_of(const FilterDesign& design, bool direct);
+Filter make_filter(const FilterDesign& design, bool direct);
 
 }  // namespace specgrad

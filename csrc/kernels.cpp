@@ -4,20 +4,14 @@
 
 namespace specgrad {
 
-namespace portable {
-template <class T>
-const Kernels<T>& table();
-}
-#if defined(__x86_64__)
-namespace avx2 {
-template <class T>
-const Kernels<T>& table();
-}
-namespace avx512 {
-template <class T>
-const Kernels<T>& table();
-}
-#endif
+#define SPECGRAD_DECLARE(isa) \
+  namespace isa {             \
+  template <class T>          \
+  const Kernels<T>& table();  \
+  }
+SPECGRAD_DECLARE(portable)
+SPECGRAD_DECLARE(avx2)
+SPECGRAD_DECLARE(avx512)
 
 template <class T>
 const Kernels<T>& kernels() {

@@ -1,6 +1,32 @@
 // Everything that is compiled once for each instruction set. The including file defines
 // SPECGRAD_ISA (its namespace) and SPECGRAD_VECTOR_BYTES.
 
+// Standard headers come before any instruction set is switched on.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "kernels.h"
+#include "workspace.h"
+
+#if defined(__x86_64__) || SPECGRAD_VECTOR_BYTES == 16
+
+#if defined(__clang__) && SPECGRAD_VECTOR_BYTES == 32
+#pragma clang attribute push(__attribute__((target("arch=x86-64-v3"))), apply_to = function)
+#elif defined(__clang__) && SPECGRAD_VECTOR_BYTES == 64
+#pragma clang attribute push(__attribute__((target("arch=x86-64-v4"))), apply_to = function)
+#elif SPECGRAD_VECTOR_BYTES == 32
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+#elif SPECGRAD_VECTOR_BYTES == 64
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4")
+#endif
+
 namespace specgrad {
 namespace SPECGRAD_ISA {
 
@@ -17,7 +43,7 @@ const Kernels<T>& table() {
   static const Kernels<T> kernels = {
       spread<T>,      wrap_margins<T>,    interpolate<T>,  columns_forward<T>,
       rows_filter<T>, columns_inverse<T>, dense_filter<T>, read_extended<T>,
-      detrend<T>,     read_samples,       write_samples,
+      detrend<T>,     read_samples<T>,    write_samples<T>,
   };
   return kernels;
 }
@@ -27,3 +53,10 @@ template const Kernels<double>& table<double>();
 
 }  // namespace SPECGRAD_ISA
 }  // namespace specgrad
+
+#if defined(__clang__) && SPECGRAD_VECTOR_BYTES > 16
+#pragma clang attribute pop
+#elif SPECGRAD_VECTOR_BYTES > 16
+#pragma GCC pop_options
+#endif
+#endif

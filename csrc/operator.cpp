@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -29,13 +28,24 @@
 
 #include "cpu.h"
 #include "engine.h"
-#include "workspace.h"
 
 namespace specgrad {
 namespace {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
+
+// The layouts of a list of gradients in one flat array, cheap to fill and to compare: for each
+// tensor its dtype, its number of dimensions, its sizes, its strides.
+using LayoutKey = std::vector<int64_t>;
+
+void append_layout(LayoutKey& key, DType dtype, int64_t dims, const int64_t* sizes,
+                   const int64_t* strides) {
+  key.push_back(static_cast<int64_t>(dtype));
+  key.push_back(dims);
+  key.insert(key.end(), sizes, sizes + dims);
+  key.insert(key.end(), strides, strides + dims);
+}
 
 // The programs of plans for the layouts they met, most recently used first: at most 256, and at
 // most 64 MiB of tables unless a single one is larger.
@@ -52,13 +62,12 @@ class ProgramCache {
     return nullptr;
   }
 
-  void add(int64_t plan, const LayoutKey& layouts, std::shared_ptr<const Program> program) {
+  void add(int64_t plan, LayoutKey layouts, std::shared_ptr<const Program> program) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const int64_t bytes = program->bytes();
-    entries_.push_front({plan, layouts, std::move(program), bytes});
-    bytes_ += bytes;
-    while (entries_.size() > kCapacity || (bytes_ > kCapacityBytes && entries_.size() > 1)) {
-      bytes_ -= entries_.back().bytes;
+    bytes_ += program->bytes();
+    entries_.push_front({plan, std::move(layouts), std::move(program)});
+    while (entries_.size() > 256 || (bytes_ > int64_t{64} << 20 && entries_.size() > 1)) {
+      bytes_ -= entries_.back().program->bytes();
       entries_.pop_back();
     }
   }
@@ -75,10 +84,7 @@ class ProgramCache {
     int64_t plan;
     LayoutKey layouts;
     std::shared_ptr<const Program> program;
-    int64_t bytes;
   };
-  static constexpr size_t kCapacity = 256;
-  static constexpr int64_t kCapacityBytes = int64_t{64} << 20;
   std::mutex mutex_;
   std::list<Entry> entries_;
   int64_t bytes_ = 0;
@@ -136,6 +142,11 @@ const DLPackExchangeAPI* dlpack = nullptr;
 
 struct PythonError {};  // one that Python has been told of already
 
+struct Decrease {
+  void operator()(PyObject* object) const { Py_DECREF(object); }
+};
+using Held = std::unique_ptr<PyObject, Decrease>;
+
 DType dtype_of(const DLTensor& grad) {
   const DLDataType type = grad.dtype;
   if (type.code == kDLFloat && type.bits == 32) return DType::f32;
@@ -151,43 +162,27 @@ bool is_negated(PyObject* grad, const DLTensor& layout) {
   for (int32_t i = 0; i < layout.ndim; ++i) {
     if (layout.strides[i] % 2) return false;
   }
-  PyObject* answer = PyObject_CallMethod(grad, "is_neg", nullptr);
+  const Held answer(PyObject_CallMethod(grad, "is_neg", nullptr));
   if (!answer) throw PythonError();
-  const bool negated = PyObject_IsTrue(answer) == 1;
-  Py_DECREF(answer);
-  return negated;
+  return PyObject_IsTrue(answer.get()) == 1;
 }
 
-// The gradients of a call, kept alive while other threads run Python.
-class Gradients {
- public:
-  explicit Gradients(PyObject* list) : held_(PySequence_Tuple(list)) {
-    if (!held_) throw PythonError();
-  }
-  ~Gradients() { Py_DECREF(held_); }
-  Gradients(const Gradients&) = delete;
-  Gradients& operator=(const Gradients&) = delete;
-
-  // Whether they can be read as they are.
-  bool append_to(LayoutKey& layouts, std::vector<void*>& data) const {
-    const Py_ssize_t count = PyTuple_Size(held_);
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      PyObject* item = PyTuple_GetItem(held_, i);
-      DLTensor grad;
-      if (dlpack->dltensor_from_py_object_no_sync(item, &grad)) throw PythonError();
-      layouts.append(dtype_of(grad), grad.ndim, grad.shape, grad.strides);
-      data.push_back(static_cast<char*>(grad.data) + grad.byte_offset);
-      if (grad.device.device_type != kDLCPU) {
-        throw std::invalid_argument("specgrad: a gradient is not on the CPU");
-      }
-      if (is_negated(item, grad)) return false;
+// Appends what a tuple of gradients says; whether they can be read as they are.
+bool read_gradients(PyObject* grads, LayoutKey& layouts, std::vector<void*>& data) {
+  const Py_ssize_t count = PyTuple_Size(grads);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* item = PyTuple_GetItem(grads, i);
+    DLTensor grad;
+    if (dlpack->dltensor_from_py_object_no_sync(item, &grad)) throw PythonError();
+    append_layout(layouts, dtype_of(grad), grad.ndim, grad.shape, grad.strides);
+    data.push_back(static_cast<char*>(grad.data) + grad.byte_offset);
+    if (grad.device.device_type != kDLCPU) {
+      throw std::invalid_argument("specgrad: a gradient is not on the CPU");
     }
-    return true;
+    if (is_negated(item, grad)) return false;
   }
-
- private:
-  PyObject* held_;
-};
+  return true;
+}
 
 Outcome run(const LayoutKey& layouts, const std::vector<void*>& data, int64_t plan, bool disjoint) {
   const std::shared_ptr<const Program> program = programs().find(plan, layouts);
@@ -212,11 +207,12 @@ PyObject* run_from_python(PyObject*, PyObject* const* arguments, Py_ssize_t coun
     static thread_local std::vector<void*> data;
     layouts.clear();
     data.clear();
-    const Gradients grads(arguments[0]);
+    const Held grads(PySequence_Tuple(arguments[0]));  // alive while other threads run Python
+    if (!grads) return nullptr;
     const int64_t plan = PyLong_AsLongLong(arguments[1]);
     if (PyErr_Occurred()) return nullptr;
     Outcome outcome = Outcome::negated;
-    if (grads.append_to(layouts, data)) {
+    if (read_gradients(grads.get(), layouts, data)) {
       const WithoutPython released;
       outcome = run(layouts, data, plan, count == 3 && arguments[2] == Py_True);
     }
@@ -269,6 +265,9 @@ Layout read_layout(Reader& words, DType dtype) {
   return layout;
 }
 
+// Of `integers` for each design: its strategy, precision, number of samples, hop, width, boundary,
+// number of gains, and the radices of both transforms after their number; of `values` its cost, its
+// taps and its gains.
 std::vector<FilterDesign> read_designs(const std::vector<int64_t>& integers, const Tensor& values) {
   if (values.scalar_type() != ScalarType::Double || !values.is_contiguous()) {
     throw std::invalid_argument("specgrad: designs are contiguous float64 numbers");
@@ -278,15 +277,49 @@ std::vector<FilterDesign> read_designs(const std::vector<int64_t>& integers, con
   Reader words(integers);
   std::vector<FilterDesign> designs;
   while (!words.ended()) {
-    designs.push_back(FilterDesign::read(words.take(FilterDesign::kIntegers), value, end));
+    FilterDesign design;
+    design.strategy = static_cast<Strategy>(words.next());
+    design.double_precision = words.next() != 0;
+    design.d = words.next();
+    design.hop = static_cast<int>(words.next());
+    design.width = static_cast<int>(words.next());
+    design.boundary = static_cast<Boundary>(words.next());
+    const int64_t gains = words.next(), taps = int64_t{design.hop} * design.width;
+    for (std::vector<int>* radices : {&design.down, &design.along}) {
+      const int64_t passes = words.next();
+      const int64_t* first = words.take(passes);
+      radices->assign(first, first + passes);
+    }
+    if (taps < 0 || gains < 0 || end - value < 1 + taps + gains) {
+      throw std::invalid_argument("specgrad: a design holds fewer numbers than it says");
+    }
+    design.cost = *value++;
+    design.taps.assign(value, value + taps);
+    design.gains.assign(value + taps, value + taps + gains);
+    value += taps + gains;
+    designs.push_back(std::move(design));
   }
   return designs;
 }
 
+// Byte offsets of the signals of a stack.
+std::vector<int64_t> signal_offsets(int64_t dims, const int64_t* sizes, const int64_t* strides,
+                                    int64_t element) {
+  std::vector<int64_t> offsets{0};
+  for (int64_t dim = 0; dim < dims; ++dim) {
+    std::vector<int64_t> next;
+    next.reserve(offsets.size() * static_cast<size_t>(sizes[dim]));
+    for (int64_t offset : offsets) {
+      for (int64_t i = 0; i < sizes[dim]; ++i) next.push_back(offset + i * strides[dim] * element);
+    }
+    offsets = std::move(next);
+  }
+  return offsets;
+}
+
 // Adds the program of a plan for a list of gradients. `tensors` has for each its dtype, its number of
-// dimensions, its sizes and strides, its filter, its bytes, the number, sizes and strides of its
-// stack's dimensions, and twice a number of merged dimensions, their sizes and strides: of the whole
-// and of one signal.
+// dimensions, its sizes and strides, its filter, its bytes, how many of its dimensions are a stack,
+// and twice a number of merged dimensions, their sizes and strides: of the whole and of one signal.
 void load(int64_t plan, std::vector<int64_t> designs, Tensor values, std::vector<int64_t> tensors,
           bool refuse_nonfinite) {
   Reader words(tensors);
@@ -295,31 +328,30 @@ void load(int64_t plan, std::vector<int64_t> designs, Tensor values, std::vector
   while (!words.ended()) {
     TensorPlan tensor;
     tensor.dtype = static_cast<DType>(words.next());
-    const int64_t own = words.next();
-    const int64_t *own_sizes = words.take(own), *own_strides = words.take(own);
-    layouts.append(tensor.dtype, own, own_sizes, own_strides);
-    tensor.filter = words.next();
-    tensor.bytes = words.next();
     const int64_t dims = words.next();
     const int64_t *sizes = words.take(dims), *strides = words.take(dims);
-    tensor.stack_sizes.assign(sizes, sizes + dims);
-    tensor.stack_strides.assign(strides, strides + dims);
+    append_layout(layouts, tensor.dtype, dims, sizes, strides);
+    tensor.filter = words.next();
+    tensor.bytes = words.next();
+    const int64_t stack = std::min(words.next(), dims);
+    if (tensor.filter >= 0) {
+      tensor.offsets = signal_offsets(stack, sizes, strides, element_size(tensor.dtype));
+    }
     tensor.whole = read_layout(words, tensor.dtype);
     tensor.signal = read_layout(words, tensor.dtype);
     plans.push_back(std::move(tensor));
   }
-  programs().add(plan, layouts,
-                 Program::build(read_designs(designs, values), std::move(plans), refuse_nonfinite));
+  programs().add(plan, std::move(layouts),
+                 std::make_shared<const Program>(read_designs(designs, values), std::move(plans),
+                                                 refuse_nonfinite));
 }
 
 // Bytes that one signal needs besides its own.
 int64_t workspace_bytes(std::vector<int64_t> designs, Tensor values, bool direct) {
   int64_t bytes = 0;
   for (const FilterDesign& design : read_designs(designs, values)) {
-    const int64_t lanes = vector_bytes(chosen_isa()) / (design.double_precision ? 8 : 4);
-    const int64_t numbers = shared_of(design, static_cast<int>(lanes), direct) +
-                            scratch_of(design, static_cast<int>(lanes));
-    bytes += numbers * (design.double_precision ? 8 : 4);
+    const Memory memory = memory_of(design, direct);
+    bytes += memory.shared + memory.scratch;
   }
   return bytes;
 }
@@ -363,17 +395,13 @@ PyMODINIT_FUNC PyInit__kernels() {
       {nullptr, nullptr, 0, nullptr}};
   static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", nullptr, -1, methods,
                                nullptr,               nullptr,    nullptr, nullptr};
-  PyObject* torch = PyImport_ImportModule("torch");
-  PyObject* tensor = torch ? PyObject_GetAttrString(torch, "Tensor") : nullptr;
-  PyObject* capsule =
-      tensor ? PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__") : nullptr;
-  if (capsule) {
-    dlpack = static_cast<const DLPackExchangeAPI*>(
-        PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
-  }
-  Py_XDECREF(capsule);
-  Py_XDECREF(tensor);
-  Py_XDECREF(torch);
+  const specgrad::Held torch(PyImport_ImportModule("torch"));
+  const specgrad::Held tensor(torch ? PyObject_GetAttrString(torch.get(), "Tensor") : nullptr);
+  const specgrad::Held capsule(
+      tensor ? PyObject_GetAttrString(tensor.get(), "__dlpack_c_exchange_api__") : nullptr);
+  if (!capsule) return nullptr;
+  dlpack = static_cast<const DLPackExchangeAPI*>(
+      PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
   if (!dlpack) return nullptr;
   if (dlpack->header.version.major != DLPACK_MAJOR_VERSION) {
     PyErr_SetString(PyExc_ImportError, "this torch speaks another version of DLPack");

@@ -1,25 +1,22 @@
 // Tables of a design, rounded once from double to the computing precision.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
-#include <stdexcept>
+#include <vector>
 
 #include "design.h"
 #include "plans.h"
-#include "radices.h"
 
 namespace specgrad {
 
 template <class T>
-TransformPlan<T> make_transform(int64_t length) {
+TransformPlan<T> make_transform(int64_t length, const std::vector<int>& radices) {
   TransformPlan<T> plan;
   plan.length = static_cast<int>(length);
-  plan.radices = radices(length);
   int block = plan.length;
-  for (int radix : plan.radices) {
-    plan.lengths.push_back(block);
-    plan.twiddles_start.push_back(static_cast<int>(plan.twiddles.size()));
-    plan.roots_start.push_back(static_cast<int>(plan.roots.size()));
+  for (int radix : radices) {
+    plan.passes.push_back({radix, block, plan.twiddles.size(), plan.roots.size()});
     for (int q = 0; q < block / radix; ++q) {
       for (int s = 1; s < radix; ++s) {
         const double angle = -2 * kPi * (static_cast<int64_t>(q) * s % block) / block;
@@ -38,7 +35,7 @@ TransformPlan<T> make_transform(int64_t length) {
   plan.position.resize(plan.length);
   for (int k = 0; k < plan.length; ++k) {
     int position = 0, rest = k, stride = plan.length;
-    for (int radix : plan.radices) {
+    for (int radix : radices) {
       stride /= radix;
       position += rest % radix * stride;
       rest /= radix;
@@ -104,7 +101,7 @@ void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
       plan.gains.push_back(static_cast<T>(gain_at(first + (constant ? 0 : k1))));
     }
   }
-  plan.edges = !plan.along.radices.empty() && plan.along.radices.back() == 4;
+  plan.edges = !design.along.empty() && design.along.back() == 4;
   for (int64_t position = 0; position < plan.columns; ++position) {
     const int64_t output = position % 4;
     if ((output == 1 || output == 2) && plan.gain_offset[position] >= 0) plan.edges = false;
@@ -114,12 +111,12 @@ void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
 template <class T>
 CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
   CirculantPlan<T> plan;
-  plan.rows = design.grid.rows;
-  plan.columns = design.grid.columns;
+  plan.rows = design.rows();
+  plan.columns = design.columns();
   plan.groups = ceil_div(plan.rows / 2 + 1, lanes);
   plan.packed = plan.columns % (2 * lanes) == 0;
-  plan.down = make_transform<T>(plan.rows);
-  plan.along = make_transform<T>(plan.columns);
+  plan.down = make_transform<T>(plan.rows, design.down);
+  plan.along = make_transform<T>(plan.columns, design.along);
   fill_twiddles(plan, lanes);
   fill_gains(plan, design, lanes);
   return plan;

@@ -15,21 +15,22 @@ int64_t bytes_in(const Vectors&... vectors) {
           static_cast<int64_t>(vectors.size() * sizeof(typename Vectors::value_type)));
 }
 
+constexpr int kLargestPrime = 1024;
+
 // A transform over vector elements: passes of mixed radix, in place, output digit-reversed.
 template <class T>
 struct TransformPlan {
+  struct Pass {
+    int radix, length;       // of its blocks
+    size_t twiddles, roots;  // where its numbers start
+  };
   int length = 1;
-  std::vector<int> radices;         // of the passes, first to last
-  std::vector<int> lengths;         // of the blocks of each pass
-  std::vector<T> twiddles;          // for each q of a pass, radix - 1 pairs (re, im)
-  std::vector<int> twiddles_start;  // of each pass
-  std::vector<T> roots;             // for odd radices above 5: e^(-2 pi i j / radix), pairs
-  std::vector<int> roots_start;     // of each pass
-  std::vector<int> position;        // where frequency k ends up
+  std::vector<Pass> passes;
+  std::vector<T> twiddles;    // for each q of a pass, radix - 1 pairs (re, im)
+  std::vector<T> roots;       // for odd radices above 5: e^(-2 pi i j / radix), pairs
+  std::vector<int> position;  // where frequency k ends up
 
-  int64_t bytes() const {
-    return bytes_in(radices, lengths, twiddles, twiddles_start, roots, roots_start, position);
-  }
+  int64_t bytes() const { return bytes_in(passes, twiddles, roots, position); }
 };
 
 constexpr int64_t kTwiddleBlock = 32;

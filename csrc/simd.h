@@ -1,7 +1,4 @@
 // Vectors of the instruction set a file is compiled for. Included inside its namespace.
-#ifndef SPECGRAD_VECTOR_BYTES
-#error "define SPECGRAD_VECTOR_BYTES"
-#endif
 
 // Where a call would push accumulators out of their registers.
 #undef SPECGRAD_INLINE
@@ -42,6 +39,12 @@ static SPECGRAD_INLINE void repeat(F&& f) {
 #undef SPECGRAD_EACH
 #define SPECGRAD_EACH [&](auto index) __attribute__((always_inline))
 
+// f of the one of `Known` that `value` equals, as a constant; false if it is none of them.
+template <int... Known, class F>
+static SPECGRAD_INLINE bool with_constant(int64_t value, F&& f) {
+  return ((value == Known && (f(std::integral_constant<int, Known>{}), true)) || ...);
+}
+
 template <class T>
 static inline Vec<T> load(const T* p) {
   return *reinterpret_cast<const typename VectorOf<T>::loose*>(p);
@@ -55,22 +58,11 @@ static SPECGRAD_INLINE void prefetch(const T* p) {
 // Numbers by which that runs ahead of a sweep, and vectors that one request covers.
 template <class T>
 constexpr int kAhead = 4096 / static_cast<int>(sizeof(T));
-template <class T>
 constexpr int kVectorsALine = 64 / SPECGRAD_VECTOR_BYTES;
 
 template <class T>
 static inline void store(T* p, Vec<T> v) {
   *reinterpret_cast<typename VectorOf<T>::loose*>(p) = v;
-}
-
-template <class T, int... I>
-static inline Vec<T> broadcast_each(T x, std::integer_sequence<int, I...>) {
-  return Vec<T>{((void)I, x)...};
-}
-
-template <class T>
-static inline Vec<T> broadcast(T x) {
-  return broadcast_each(x, std::make_integer_sequence<int, kLanes<T>>{});
 }
 
 // First or second half of a butterfly that exchanges blocks of S lanes between two vectors.
@@ -155,13 +147,16 @@ static Vec<T> dot_vectors(const T* a, const T* b, int64_t vectors) {
 }
 
 template <class T>
-static inline T dot(const T* a, const T* b, int64_t n) {
-  constexpr int lanes = kLanes<T>;
-  const int64_t vectors = n / lanes;
-  alignas(64) T parts[lanes];
-  store(parts, dot_vectors(a, b, vectors));
+static inline T sum_lanes(Vec<T> v) {
   T total = 0;
-  for (int lane = 0; lane < lanes; ++lane) total += parts[lane];
-  for (int64_t i = vectors * lanes; i < n; ++i) total += a[i] * b[i];
+  for (int lane = 0; lane < kLanes<T>; ++lane) total += v[lane];
+  return total;
+}
+
+template <class T>
+static inline T dot(const T* a, const T* b, int64_t n) {
+  const int64_t vectors = n / kLanes<T>;
+  T total = sum_lanes<T>(dot_vectors(a, b, vectors));
+  for (int64_t i = vectors * kLanes<T>; i < n; ++i) total += a[i] * b[i];
   return total;
 }

@@ -149,10 +149,12 @@ static inline void odd_transform(Complex<T>* a, int radix, const T* roots) {
 
 // One pass over blocks of `length` elements. R == 0 stands for any odd radix.
 template <int R, bool Inverse, class T>
-static inline void transform_pass(Elements<T> from, Elements<T> to, int n, int length, int radix,
-                                  const T* twiddles, const T* roots) {
-  const int count = R ? R : radix;
+static inline void transform_pass(const TransformPlan<T>& plan,
+                                  const typename TransformPlan<T>::Pass& pass, Elements<T> from,
+                                  Elements<T> to) {
+  const int n = plan.length, length = pass.length, count = R ? R : pass.radix;
   const int stride = length / count;
+  const T *twiddles = plan.twiddles.data() + pass.twiddles, *roots = plan.roots.data() + pass.roots;
   const auto blocks = [&](int q, auto twiddled) __attribute__((always_inline)) {
     const T* twiddle = twiddles + 2 * static_cast<int64_t>(q) * (count - 1);
     for (int block = q; block < n; block += length) {
@@ -166,7 +168,7 @@ static inline void transform_pass(Elements<T> from, Elements<T> to, int n, int l
       if constexpr (R != 0) {
         small_transform<R, Inverse>(a);
       } else {
-        odd_transform<Inverse>(a, radix, roots);
+        odd_transform<Inverse>(a, count, roots);
       }
       if constexpr (!Inverse && twiddled) {
         for (int r = 1; r < count; ++r) {
@@ -181,26 +183,18 @@ static inline void transform_pass(Elements<T> from, Elements<T> to, int n, int l
 }
 
 template <bool Inverse, class T>
-static inline void any_pass(const TransformPlan<T>& plan, int pass, Elements<T> from,
+static inline void any_pass(const TransformPlan<T>& plan, int index_of_pass, Elements<T> from,
                             Elements<T> to) {
-  const int radix = plan.radices[pass], n = plan.length, length = plan.lengths[pass];
-  const T* twiddles = plan.twiddles.data() + plan.twiddles_start[pass];
-  const T* roots = plan.roots.data() + plan.roots_start[pass];
-  switch (radix) {
-    case 2: return transform_pass<2, Inverse>(from, to, n, length, radix, twiddles, roots);
-    case 3: return transform_pass<3, Inverse>(from, to, n, length, radix, twiddles, roots);
-    case 4: return transform_pass<4, Inverse>(from, to, n, length, radix, twiddles, roots);
-    case 5: return transform_pass<5, Inverse>(from, to, n, length, radix, twiddles, roots);
-    case 6: return transform_pass<6, Inverse>(from, to, n, length, radix, twiddles, roots);
-    case 8: return transform_pass<8, Inverse>(from, to, n, length, radix, twiddles, roots);
-    default: return transform_pass<0, Inverse>(from, to, n, length, radix, twiddles, roots);
-  }
+  const auto& pass = plan.passes[index_of_pass];
+  const bool small = with_constant<2, 3, 4, 5, 6, 8>(
+      pass.radix, SPECGRAD_EACH { transform_pass<index, Inverse>(plan, pass, from, to); });
+  if (!small) transform_pass<0, Inverse>(plan, pass, from, to);
 }
 
 // All passes; those between the first and the last work on `tile`.
 template <bool Inverse, class T>
 static inline void transform(const TransformPlan<T>& plan, Elements<T> ends, Elements<T> tile) {
-  const int passes = static_cast<int>(plan.radices.size());
+  const int passes = static_cast<int>(plan.passes.size());
   for (int step = 0; step < passes; ++step) {
     any_pass<Inverse>(plan, Inverse ? passes - 1 - step : step, step == 0 ? ends : tile,
                       step == passes - 1 ? ends : tile);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import platform
 import sys
 
@@ -21,12 +23,11 @@ def machine_report() -> str:
         f"threads {torch.get_num_threads()}",
     ]
     if cpp.INSTRUCTION_SET is not None:
-        runs = (
-            ""
-            if cpp.cpu is None
-            else f" of {', '.join(k for k, v in cpp.cpu.features().items() if v)}"
-        )
-        lines.append(f"CPU instructions used: {cpp.INSTRUCTION_SET}{runs}")
+        features: dict[str, bool] = {}
+        with contextlib.suppress(ImportError):  # nothing but this report depends on the module
+            features = importlib.import_module("specgrad_kernels._cpu").features()
+        runs = ", ".join(name for name, runs_here in features.items() if runs_here)
+        lines.append(f"CPU instructions used: {cpp.INSTRUCTION_SET}{runs and ' of ' + runs}")
     lines.append("backends, the preferred one first:")
     for name, reason in backends.report().items():
         lines.append(f"  {name:8} {'available' if reason is None else 'not available: ' + reason}")

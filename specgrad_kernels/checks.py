@@ -13,7 +13,7 @@ from torch import Tensor
 from specgrad_kernels import overlap
 from specgrad_kernels.spec import FilterSpec
 
-FLOAT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+FLOAT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # as in csrc/signal.h
 
 
 def check_kind(grad: Tensor, index: int) -> None:

@@ -19,6 +19,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -190,8 +191,15 @@ def band_response(taps: Array, d: int, count: int) -> Array:
     return response
 
 
-def _alias_within(taps: Array, hop: int, band_edge: float, pieces_a_lobe: int, terms: int) -> float:
-    """The norm at the middle of short pieces of the band, or with derivatives within them."""
+def alias_norm(
+    taps: Array, hop: int, band_edge: float, pieces_a_lobe: int = _PIECES, terms: int = _TERMS
+) -> float:
+    """Operator norm of what the window leaves wrong below ``band_edge`` cycles a sample.
+
+    An upper bound over every frequency of the band, a few per cent above the exact maximum: in
+    the middle of short pieces the responses and their derivatives are computed, and within a
+    piece no response can leave its Taylor series. With one term, the norm at a few frequencies.
+    """
     centres, reach = _pieces(taps, band_edge, pieces_a_lobe)
     phases = np.exp(-2j * np.pi * np.outer(centres, _offsets(taps)))
     series = _series(taps, reach, terms)
@@ -204,16 +212,6 @@ def _alias_within(taps: Array, hop: int, band_edge: float, pieces_a_lobe: int, t
         return math.inf
     beside = np.sqrt((highest**2).sum(axis=0)) / lowest
     return float(np.max(beside**2 / 2 + beside * np.sqrt(1 + beside**2 / 4)))
-
-
-def alias_norm(taps: Array, hop: int, band_edge: float) -> float:
-    """Operator norm of what the window leaves wrong below ``band_edge`` cycles a sample.
-
-    An upper bound over every frequency of the band, a few per cent above the exact maximum: in
-    the middle of short pieces the responses and their derivatives are computed, and within a
-    piece no response can leave its Taylor series.
-    """
-    return _alias_within(taps, hop, band_edge, _PIECES, _TERMS)
 
 
 def amplification(taps: Array, band_edge: float) -> float:
@@ -248,13 +246,8 @@ def rounding(double: bool, enlarged: float = 1.0) -> float:
 
 def transform_units(size: int) -> float:
     """Of rounding, by the passes of a transform there and back; a large prime adds long sums."""
-    largest = max(_prime_factors(size), default=2)
-    return 0.5 * math.log2(max(size, 2)) + (0.5 * math.sqrt(largest) if largest > 31 else 0)
-
-
-def dense_rounding(double: bool, count: int) -> float:
-    """Of ``count`` vectors of a basis, subtracted one after the other."""
-    return rounding(double, 2 + 0.5 * math.sqrt(count))
+    largest = _large_prime(size)
+    return 0.5 * math.log2(max(size, 2)) + (0.5 * math.sqrt(largest) if largest else 0)
 
 
 def average_rounding(double: bool, radius: int, box: bool) -> float:
@@ -300,27 +293,37 @@ def _prime_factors(n: int) -> Counter[int]:
     return found
 
 
-def _has_large_prime(n: int) -> bool:
-    """Whether passes for it would be long sums."""
-    return max(_prime_factors(n), default=1) > 31
+def _large_prime(n: int) -> int:
+    """The largest prime factor if passes for it would be long sums, else 0."""
+    largest = max(_prime_factors(n), default=1)
+    return largest if largest > 31 else 0
+
+
+def transform_passes(n: int) -> list[int]:
+    """Radices of the passes of a transform of length ``n``: few, and 4 last where there is one.
+
+    >>> transform_passes(720), transform_passes(77)
+    ([5, 6, 6, 4], [7, 11])
+    """
+    count = _prime_factors(n)
+    twos, threes = count.pop(2, 0), count.pop(3, 0)
+    sixes = min(twos, threes)
+    if twos - sixes == 1 and sixes:
+        sixes -= 1  # 3 * 4 is cheaper than 6 * 2
+    left = twos - sixes
+    eights = int(left % 2 and left > 1)
+    threes_left, fours = threes - sixes, (left - 3 * eights) // 2
+    small = {8: eights, 6: sixes, 3: threes_left, 2: int(left == 1), 4: fours}
+    return [*count.elements(), *Counter(small).elements()]
 
 
 @lru_cache(maxsize=4096)
 def transform_cost(n: int) -> float:
     """Vector operations of a transform of length ``n`` for each element; infinite for a prime
-    factor above 1024. The passes are those of ``csrc/radices.h``."""
-    count = _prime_factors(n)
-    if count and max(count) > LARGEST_PRIME:
+    factor above 1024."""
+    if _large_prime(n) > LARGEST_PRIME:
         return math.inf
-    twos, threes = count.pop(2, 0), count.pop(3, 0)
-    sixes = min(twos, threes)
-    if twos - sixes == 1 and sixes:
-        sixes -= 1
-    left = twos - sixes
-    eights = int(left % 2 and left > 1)
-    passes = {6: sixes, 3: threes - sixes, 8: eights, 2: int(left == 1)}
-    passes |= {4: (left - 3 * eights) // 2} | count
-    return sum(k * _PASS_COST.get(radix, 6 + 2.5 * radix) for radix, k in passes.items())
+    return sum(_PASS_COST.get(radix, 6 + 2.5 * radix) for radix in transform_passes(n))
 
 
 @dataclass(frozen=True)
@@ -335,6 +338,9 @@ class Grid:
     def size(self) -> int:
         """Of the circulant."""
         return self.rows * self.columns
+
+
+_cost = attrgetter("cost")
 
 
 def _crowding(elements: int) -> float:
@@ -446,7 +452,8 @@ def _dense(d: int, removed: Array, double: bool, lanes: int) -> LowBand:
     # A basis that outgrows the first caches is read from slower memory, twice; a mean needs none.
     outgrown = vectors * lanes * (8 if double else 4) / (1 << 18) if waves > 1 else 0.0
     cost = 2.0 * vectors * (1 + min(outgrown, 4.0)) + 50
-    bound = largest_factor(removed) * dense_rounding(double, waves)
+    # the vectors of a basis are subtracted one after the other
+    bound = largest_factor(removed) * rounding(double, 2 + 0.5 * math.sqrt(waves))
     return LowBand(d, removed, "dense", error_bound=bound, cost=cost)
 
 
@@ -478,7 +485,7 @@ def narrowest_window(d: int, cutoff: int, hop: int, double: bool) -> tuple[int, 
         enlarged = amplification(taps, band_edge)
         if enlarged > LARGEST_AMPLIFICATION:
             break  # wider ones are steeper
-        if _alias_within(taps, hop, band_edge, 8, 1) > ALIAS_TOLERANCE[double]:
+        if alias_norm(taps, hop, band_edge, 8, 1) > ALIAS_TOLERANCE[double]:
             continue  # refused by a few frequencies: the others need not be looked at
         alias = alias_norm(taps, hop, band_edge)
         if alias <= ALIAS_TOLERANCE[double]:
@@ -503,7 +510,7 @@ def _band(d: int, removed: Array, hop: int, double: bool, lanes: int) -> LowBand
     grid = _smooth_grid(cells, lanes)
     # the norm is a sum in float64; against long double, 0.3 units were missing at most
     alias += EPSILON[True]
-    if grid.size > cells or _has_large_prime(cells):
+    if grid.size > cells or _large_prime(cells):
         enlarged += transform_units(grid.size)
     bound = largest_factor(removed) * (alias + rounding(double, enlarged))
     cost = _band_cost(d, hop, width, lanes)
@@ -522,10 +529,6 @@ def _best_band(d: int, removed: Array, double: bool, lanes: int, limit: float) -
     return best
 
 
-def _cost(design: LowBand) -> float:
-    return design.cost
-
-
 def _smooth_grid(size: int, lanes: int) -> Grid:
     """The cheapest grid for a circulant of ``size``: its own, or where that has a large prime, one
     that holds it with room for all that its ends add, a power of two times powers of 3 and 5.
@@ -537,10 +540,10 @@ def _smooth_grid(size: int, lanes: int) -> Grid:
     odds = (1, 3, 5, 9, 15, 25, 27, 45, 75, 81, 125, 135)
     sizes = {odd << max(2, (-(-(2 * size - 1) // odd) - 1).bit_length()) for odd in odds}
     near = [each for each in sizes if each <= 1.1 * min(sizes)]
-    if own.cost < math.inf and (min(near) > LARGEST_PADDED or not _has_large_prime(size)):
+    if own.cost < math.inf and (min(near) > LARGEST_PADDED or not _large_prime(size)):
         return own
     padded = (choose_grid(each, lanes) for each in sorted(near))
-    return min(own, *padded, key=lambda grid: grid.cost)
+    return min(own, *padded, key=_cost)
 
 
 def _full(d: int, removed: Array, double: bool, lanes: int) -> LowBand:

@@ -15,38 +15,38 @@ from torch.nn.modules import activation, batchnorm, pooling
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CONVOLVING = (*_CONVOLUTIONS, *_TRANSPOSED)
 NORMS = (batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _POOLS = tuple(getattr(pooling, name) for name in pooling.__all__)
-LAYERS = (
-    *_CONVOLUTIONS,
-    *_TRANSPOSED,
-    *NORMS,
-    *EMBEDDINGS,
-    *_POOLS,
-    nn.Linear,
-    nn.MultiheadAttention,
-)
+LAYERS = (*_CONVOLVING, *NORMS, *EMBEDDINGS, *_POOLS, nn.Linear, nn.MultiheadAttention)
 _LINEAR_MAPS = (*NORMS, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-_ACTIVATIONS = tuple(
-    getattr(activation, name) for name in activation.__all__ if name != "MultiheadAttention"
-)
-_ACTIVATE = (
-    functional.dropout,
-    *(getattr(functional, name) for name in ("relu", "gelu", "silu", "elu", "hardswish", "mish")),
+_ACTIVATIONS = [getattr(activation, n) for n in activation.__all__ if n != "MultiheadAttention"]
+_KEEP_PLACES = (nn.Linear, *_LINEAR_MAPS, *_ACTIVATIONS)
+_ACTIVATE = ("dropout", "relu", "gelu", "silu", "elu", "hardswish", "mish")
+_SAMPLEWISE = (
+    *(getattr(functional, name) for name in _ACTIVATE),
+    *(operator.mul, torch.mul, "mul", torch.relu, torch.sigmoid, torch.tanh),
 )
 
-_CONVOLVE = (functional.conv1d, functional.conv2d, functional.conv3d)
 _POOL = tuple(getattr(functional, name) for name in dir(functional) if "_pool" in name)
-_SUM = (operator.add, operator.iadd, torch.add, "add", "add_")
-_JOIN = (torch.cat, torch.concat, torch.concatenate)
 _ATTEND = functional.scaled_dot_product_attention
 _PRODUCT = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, operator.matmul, "matmul", "bmm")
+_KIND_OF_SEVERAL: dict[Any, str] = {
+    **dict.fromkeys((operator.add, operator.iadd, torch.add, "add", "add_"), "sum"),
+    **dict.fromkeys(_PRODUCT, "product"),
+}
+"""What a function of two activations or more does."""
+_KIND_OF_CALL: dict[Any, str] = {
+    **dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), "conv"),
+    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), "join"),
+    **dict.fromkeys(("size", "dim", "numel"), "size"),
+    functional.linear: "linear",
+    _ATTEND: "product",
+}
 _SOFTMAX = (functional.softmax, torch.softmax, "softmax")
 _REDUCE = (torch.mean, torch.amax, torch.max, "mean", "amax", "max")
 _PERMUTE = (torch.permute, "permute")
-_ELEMENTWISE = (operator.mul, torch.mul, "mul", torch.relu, torch.sigmoid, torch.tanh)
-_SIZE = ("size", "dim", "numel")
 _SHAPED_LIKE = ("view_as", "reshape_as", "expand_as", "type_as")
 
 SHORTCUT = "shortcut projection"
@@ -85,24 +85,14 @@ class _Kernel:
 
 def kernels_of(module: nn.Module) -> list[_Kernel]:
     """The kernel of a convolution; under weight or spectral norm, the tensor it is made from."""
-    if not isinstance(module, (*_CONVOLUTIONS, *_TRANSPOSED)):
+    if not isinstance(module, _CONVOLVING):
         return []
     transposed = isinstance(module, _TRANSPOSED)
     channels = (module.in_channels, module.out_channels)
     rows, columns = reversed(channels) if not transposed else channels
     shape = (rows, columns // module.groups, *module.kernel_size)
-    return [
-        _Kernel(
-            parameter,
-            module.kernel_size,
-            module.stride,
-            channels,
-            transposed,
-            _pads(module.padding),
-        )
-        for parameter in module.parameters()
-        if tuple(parameter.shape) == shape
-    ]
+    use = (module.kernel_size, module.stride, channels, transposed, _pads(module.padding))
+    return [_Kernel(p, *use) for p in module.parameters() if tuple(p.shape) == shape]
 
 
 def kernels_within(module: nn.Module) -> list[_Kernel]:
@@ -160,44 +150,17 @@ class Flow:
         if inputs == 0:
             return "constant"
         if node.op == "call_module":
-            return self._kind_of_module(self.called[node])
-        if node.target in _SIZE or (
-            node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype")
-        ):
+            return _kind_of_module(self.called[node])
+        if node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype"):
             return "size"
-        if node.target in _CONVOLVE:
-            return "conv"
-        if node.target is functional.linear:
-            return "linear"
         if node.target in _POOL:
             adaptive = "adaptive" in getattr(node.target, "__name__", "")
             return _kind_of_pool(_argument(node, 1, "output_size", "kernel_size"), adaptive)
         if node.target in _REDUCE and _reduces_space(_argument(node, 1, "dim", "axis")):
             return "global pool"
-        if node.target is _ATTEND:
-            return "product"
-        several = {"sum": _SUM, "product": _PRODUCT}
-        for kind, targets in several.items():
-            if inputs > 1 and node.target in targets:
-                return kind
-        return "join" if node.target in _JOIN else "other"
-
-    def _kind_of_module(self, module: nn.Module) -> str:
-        kinds = {
-            "conv": (*_CONVOLUTIONS, *_TRANSPOSED),
-            "linear": (nn.Linear,),
-            "embedding": EMBEDDINGS,
-            "linear map": _LINEAR_MAPS,
-        }
-        for kind, classes in kinds.items():
-            if isinstance(module, classes):
-                return kind
-        if isinstance(module, _POOLS):
-            return _kind_of_pool(getattr(module, "output_size", None), adaptive=True)
-        if is_scale(module):
-            return "linear map"
-        has_weights = next(module.parameters(), None) is not None
-        return "opaque" if has_weights else "other"
+        if inputs > 1 and node.target in _KIND_OF_SEVERAL:
+            return _KIND_OF_SEVERAL[node.target]
+        return _KIND_OF_CALL.get(node.target, "other")
 
     def _reads_channels_last(self, node: fx.Node) -> bool:
         """A linear layer on a map whose channels were moved last convolves it 1x1 (ConvNeXt)."""
@@ -208,11 +171,11 @@ class Flow:
             if node.target in _PERMUTE:
                 return _channels_last(node)
             called = self.called.get(node)
-            if called is not None and not (
-                isinstance(called, (nn.Linear, *_LINEAR_MAPS, *_ACTIVATIONS)) or is_scale(called)
-            ):
-                return False
-            if called is None and node.target not in (*_ACTIVATE, *_ELEMENTWISE):
+            if called is None:
+                keeps = node.target in _SAMPLEWISE
+            else:
+                keeps = isinstance(called, _KEEP_PLACES) or is_scale(called)
+            if not keeps:
                 return False
         return False
 
@@ -222,9 +185,7 @@ class Flow:
             if isinstance(called, nn.Linear) and self.kind[node] == "conv":
                 channels = (called.in_features, called.out_features)
                 weights = [p for p in called.parameters() if tuple(p.shape) == channels[::-1]]
-                return [
-                    _Kernel(weight, (1, 1), (1, 1), channels, linear=True) for weight in weights
-                ]
+                return [_Kernel(each, (1, 1), (1, 1), channels, linear=True) for each in weights]
             return kernels_within(called)
         if self.kind[node] != "conv":
             return []
@@ -274,14 +235,13 @@ class Flow:
 
     def attends(self) -> bool:
         """Whether a product of activations is weighted by a softmax."""
-        for product in self.of_kind("product"):
-            if product.target is _ATTEND:
-                return True
-            for read in self.inputs[product]:
-                for node in (read, *self.before(read)):
-                    if node.target in _SOFTMAX or isinstance(self.called.get(node), nn.Softmax):
-                        return True
-        return False
+        products = self.of_kind("product")
+        reads = [read for product in products for read in self.inputs[product]]
+        weights = [node for read in reads for node in (read, *self.before(read))]
+        return any(product.target is _ATTEND for product in products) or any(
+            node.target in _SOFTMAX or isinstance(self.called.get(node), nn.Softmax)
+            for node in weights
+        )
 
     def excluded(self, last: int | None) -> dict[fx.Node, str]:
         """Why a convolution of this flow is not part of the feature extractor.
@@ -298,13 +258,9 @@ class Flow:
                 reasons[node] = TRANSITION
             elif self._is_head(node, last):
                 reasons[node] = HEAD
-        for node in self._dense():
-            reasons[node] = DENSE
-        for node in self._attention_projections():
-            reasons[node] = ATTENTION
-        for node in self._shortcuts():
-            reasons[node] = SHORTCUT
-        return reasons
+        reasons |= dict.fromkeys(self._dense(), DENSE)
+        reasons |= dict.fromkeys(self._attention_projections(), ATTENTION)
+        return reasons | dict.fromkeys(self._shortcuts(), SHORTCUT)
 
     def _pointwise(self, node: fx.Node) -> bool:
         return bool(self.kernels[node]) and all(k.pointwise for k in self.kernels[node])
@@ -412,12 +368,10 @@ class Flow:
             return False
         pointwise = all(kernel.pointwise for kernel in mine)
         spatial = any(not kernel.pointwise for kernel in theirs)
-        weaker = len(mine) < len(theirs) or (
-            len(mine) == len(theirs) == 1 and pointwise and spatial
-        )
-        straight = all(
-            self.kernels[node] or self.kind[node] in ("linear map", "pool") for node in arm
-        )
+        alike = len(mine) == len(theirs) == 1 and pointwise and spatial
+        plain = ("linear map", "pool")
+        straight = all(self.kernels[node] or self.kind[node] in plain for node in arm)
+        weaker = len(mine) < len(theirs) or alike
         return weaker and (straight or (len(mine) == 1 and pointwise))
 
     def first_layers(self) -> list[nn.Parameter]:
@@ -459,6 +413,20 @@ def _channels_last(permute: fx.Node) -> bool:
     dims = permute.args[1:] or (permute.kwargs.get("dims"),)
     dims = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
     return len(dims) > 3 and dims == (0, *range(2, len(dims)), 1)
+
+
+def _kind_of_module(module: nn.Module) -> str:
+    if isinstance(module, _CONVOLVING):
+        return "conv"
+    if isinstance(module, nn.Linear):
+        return "linear"
+    if isinstance(module, EMBEDDINGS):
+        return "embedding"
+    if isinstance(module, _POOLS):
+        return _kind_of_pool(getattr(module, "output_size", None), adaptive=True)
+    if isinstance(module, _LINEAR_MAPS) or is_scale(module):
+        return "linear map"
+    return "opaque" if any(True for _ in module.parameters()) else "other"
 
 
 def _kind_of_pool(size: Any, adaptive: bool) -> str:

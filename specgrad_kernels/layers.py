@@ -27,33 +27,28 @@ linear layer on unfolded patches. Other linear layers, embeddings, norms and bia
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from specgrad_kernels.flow import (
-    EMBEDDING,
-    EMBEDDINGS,
-    HEAD,
-    LAYERS,
-    NORMS,
-    NOT_PATCHES,
-    OTHER,
-    SHORTCUT_BY_SHAPE,
-    Flow,
-    first_linear,
-    is_scale,
-    kernels_of,
-    kernels_within,
-    looks_like_attention,
-    shortcut_by_shape,
-)
+from specgrad_kernels import flow
+from specgrad_kernels.flow import Flow, kernels_of, kernels_within
 from specgrad_kernels.tracing import trace
 
 Selector = str | Callable[[str, nn.Parameter], bool]
 PRESETS = ("auto", "paper_default", "spatial_only", "all_conv")
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """The rows of a table as lines."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +74,7 @@ class Selection:
             taken = self.taken.get(name)
             shape = "" if taken is None else "x".join(map(str, taken.shape))
             rows.append((name, "no" if taken is None else "yes", shape, reason))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
+        lines = aligned(rows)
         weights = sum(parameter.numel() for parameter in self.taken.values())
         lines.append(f"{len(self.taken)} of {len(self.reasons)} tensors taken, {weights:,} weights")
         return "\n".join(lines)
@@ -136,15 +127,15 @@ def _decision(model: nn.Module, select: Selector) -> Decision:
     if isinstance(select, str):
         return _by_structure(model, select) if select in PRESETS else _by_regex(select)
     if callable(select):
-        return lambda name, parameter: (
-            (True, "chosen by the callable")
-            if select(name, parameter)
-            else (False, "not chosen by the callable")
-        )
+        return _by(select, "chosen by the callable", "not chosen by the callable")
     raise TypeError(
         f"select must be one of {', '.join(PRESETS)}, a regular expression or a callable "
         f"(name, parameter) -> bool; got {select!r} of type {type(select).__name__}"
     )
+
+
+def _by(takes: Callable[[str, nn.Parameter], Any], why: str, why_not: str) -> Decision:
+    return lambda name, parameter: (True, why) if takes(name, parameter) else (False, why_not)
 
 
 def _by_regex(select: str) -> Decision:
@@ -155,11 +146,8 @@ def _by_regex(select: str) -> Decision:
             f"select={select!r} is no regular expression ({error}); escape it with re.escape, or "
             f"use one of {', '.join(PRESETS)}"
         ) from None
-    return lambda name, parameter: (
-        (True, f"matches {select!r}")
-        if pattern.search(name)
-        else (False, f"does not match {select!r}")
-    )
+    matches, matches_not = f"matches {select!r}", f"does not match {select!r}"
+    return _by(lambda name, parameter: pattern.search(name), matches, matches_not)
 
 
 def _by_structure(model: nn.Module, preset: str) -> Decision:
@@ -168,11 +156,9 @@ def _by_structure(model: nn.Module, preset: str) -> Decision:
     def decide(name: str, parameter: nn.Parameter) -> tuple[bool, str]:
         take, reason = structure.verdict(parameter)
         kernel = structure.kernels.get(id(parameter))
-        if kernel is None:
-            return take, reason
-        if preset == "all_conv" and not take:
+        if kernel and preset == "all_conv" and not take:
             return True, f"{reason}, taken by all_conv"
-        if preset == "spatial_only" and take and kernel.pointwise:
+        if kernel and preset == "spatial_only" and take and kernel.pointwise:
             return False, "1x1 kernel, left out by spatial_only"
         return take, reason
 
@@ -194,9 +180,9 @@ class _Structure:
         self.flows: list[Flow] = []
         self.unfollowed: list[nn.Module] = []
         self._follow(model, set())
-        for flow in self.flows:
-            for node in flow.of_kind("conv"):
-                for kernel in flow.kernels[node]:
+        for each in self.flows:
+            for node in each.of_kind("conv"):
+                for kernel in each.kernels[node]:
                     self.kernels.setdefault(id(kernel.parameter), kernel)
         self.excluded = self._excluded()
         self.heads = self._heads()
@@ -223,16 +209,16 @@ class _Structure:
         """Reasons by parameter; a shared kernel is excluded only where every use of it is."""
         uses: dict[int, list[str | None]] = {}
         forced = {
-            id(kernel.parameter): SHORTCUT_BY_SHAPE
-            for kernel in map(shortcut_by_shape, self.unfollowed)
+            id(kernel.parameter): flow.SHORTCUT_BY_SHAPE
+            for kernel in map(flow.shortcut_by_shape, self.unfollowed)
             if kernel is not None
         }
         last = self._last_kernel()
-        for flow in self.flows:
-            reasons = flow.excluded(last)
-            for node, kernels in flow.kernels.items():
+        for each in self.flows:
+            reasons = each.excluded(last)
+            for node, kernels in each.kernels.items():
                 for kernel in kernels:
-                    if flow.kind[node] == "conv":
+                    if each.kind[node] == "conv":
                         uses.setdefault(id(kernel.parameter), []).append(reasons.get(node))
                     elif node in reasons:
                         forced[id(kernel.parameter)] = reasons[node]
@@ -249,10 +235,10 @@ class _Structure:
     def _heads(self) -> set[int]:
         """Linear layers that no other layer with weights comes after."""
         heads: set[int] = set()
-        for flow in self.flows:
-            for node in flow.of_kind("linear") if flow.whole else ():
-                if node in flow.called and not any(map(flow.weighted, flow.after(node))):
-                    heads.update(map(id, flow.called[node].parameters()))
+        for each in self.flows:
+            for node in each.of_kind("linear") if each.whole else ():
+                if node in each.called and not any(map(each.weighted, each.after(node))):
+                    heads.update(map(id, each.called[node].parameters()))
         return heads
 
     def _is_transformer(self) -> bool:
@@ -273,19 +259,19 @@ class _Structure:
         if any(isinstance(module, nn.MultiheadAttention) for module in modules):
             return True
         # equal linear layers side by side are attention only if something can multiply them
-        multiplies = any(flow.of_kind("product") for flow in self.flows)
+        multiplies = any(each.of_kind("product") for each in self.flows)
         suspects = modules if multiplies else self.unfollowed
-        return any(flow.attends() for flow in self.flows) or any(
-            map(looks_like_attention, suspects)
+        return any(each.attends() for each in self.flows) or any(
+            map(flow.looks_like_attention, suspects)
         )
 
     def _patch_embedding(self) -> set[int]:
-        for flow in self.flows:
-            if flow.whole:
-                return set(map(id, flow.first_layers()))
+        for each in self.flows:
+            if each.whole:
+                return set(map(id, each.first_layers()))
         if self.kernels:
             return {next(iter(self.kernels))}
-        linear = first_linear(self.model)
+        linear = flow.first_linear(self.model)
         return set() if linear is None else {id(linear)}
 
     def verdict(self, parameter: nn.Parameter) -> tuple[bool, str]:
@@ -296,7 +282,7 @@ class _Structure:
         if key not in self.kernels:
             return False, self._reason_of_other(parameter)
         if self.patches is not None:
-            return False, NOT_PATCHES
+            return False, flow.NOT_PATCHES
         if key in self.excluded:
             return False, self.excluded[key]
         if self.kernels[key].linear:
@@ -305,16 +291,14 @@ class _Structure:
 
     def _reason_of_other(self, parameter: nn.Parameter) -> str:
         owner = self.owners[id(parameter)]
-        if isinstance(owner, EMBEDDINGS):
-            return EMBEDDING
-        if isinstance(owner, NORMS) or is_scale(owner):
+        if isinstance(owner, flow.EMBEDDINGS):
+            return flow.EMBEDDING
+        if isinstance(owner, flow.NORMS) or flow.is_scale(owner):
             return "norm or scale"
-        if parameter.dim() == 1 and isinstance(owner, LAYERS):
+        if parameter.dim() == 1 and isinstance(owner, flow.LAYERS):
             return "bias"
         if isinstance(owner, nn.Linear):
-            return HEAD if id(parameter) in self.heads else "linear layer"
+            return flow.HEAD if id(parameter) in self.heads else "linear layer"
         if isinstance(owner, nn.MultiheadAttention):
             return "attention weight"
-        if isinstance(owner, nn.RNNBase):
-            return "recurrent weight"
-        return OTHER
+        return "recurrent weight" if isinstance(owner, nn.RNNBase) else flow.OTHER

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from specgrad_kernels import hooks, ops, program
 from specgrad_kernels.backends import Backend
-from specgrad_kernels.layers import Selector, select_layers
+from specgrad_kernels.layers import Selector, aligned, select_layers
 from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
 
@@ -73,9 +73,8 @@ class FilterPlan:
         self._shapes = [tuple(parameter.shape) for _, parameter in named]
         self._hold([parameter for _, parameter in named])
         self._graph_name = ops.name_for_graphs(self.spec)
-        self._programs: dict[torch.device, program.Program] = {}
         self._on_cpu: program.Program | None = None
-        self._program_on(named[0][1].device if named else torch.device("cpu"))
+        self._program_of(self.parameters)
 
     @classmethod
     def for_model(
@@ -124,12 +123,13 @@ class FilterPlan:
         self._hold([own[name] for name in self.names])
         return self
 
-    def _program_on(self, device: torch.device) -> program.Program:
-        """Found once for each device; a backend that cannot serve is refused."""
-        if device not in self._programs:
-            self._programs[device] = program.find(self.spec, self.backend, device)
-            self._on_cpu = self._programs.get(torch.device("cpu"))
-        return self._programs[device]
+    def _program_of(self, tensors: Sequence[Tensor]) -> program.Program:
+        """The program for their device; a backend that cannot serve is refused."""
+        device = tensors[0].device if tensors else torch.device("cpu")
+        found = program.find(self.spec, self.backend, device)
+        if device.type == "cpu":
+            self._on_cpu = found
+        return found
 
     def filter_grads_(self, grads: Sequence[Tensor | None] | None = None) -> None:
         """Filter the layers' ``.grad``, or ``grads`` given in the plan's order, in place."""
@@ -141,7 +141,7 @@ class FilterPlan:
             present = [grad for each in ready if (grad := each.grad) is not None]
             if len(present) == len(ready):
                 at_hand = self._on_cpu if present[0].is_cpu else None
-                (at_hand or self._program_on(present[0].device)).run(present)
+                (at_hand or self._program_of(present)).run(present)
                 return
         ops.apply(self._listed(grads), self.spec, self.backend)
 
@@ -164,9 +164,7 @@ class FilterPlan:
 
     @property
     def _backend(self) -> Backend:
-        parameters = self.parameters
-        device = parameters[0].device if parameters else torch.device("cpu")
-        return self._program_on(device).backend
+        return self._program_of(self.parameters).backend
 
     @property
     def layers(self) -> list[LayerPlan]:
@@ -174,20 +172,11 @@ class FilterPlan:
         backend = self._backend
         layers = []
         for index, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
-            d = math.prod(signal_shape(self._shapes[index], self.spec))
-            strategy, error_bound, workspace = backend.explain(self.spec, d, index, parameter.dtype)
-            layers.append(
-                LayerPlan(
-                    name,
-                    self._shapes[index],
-                    parameter.dtype,
-                    d,
-                    self.spec.kind.changed_bins(self.spec, d, index),
-                    strategy,
-                    error_bound,
-                    workspace,
-                )
-            )
+            shape, dtype = self._shapes[index], parameter.dtype
+            d = math.prod(signal_shape(shape, self.spec))
+            cutoff = self.spec.kind.changed_bins(self.spec, d, index)
+            explained = backend.explain(self.spec, d, index, dtype)
+            layers.append(LayerPlan(name, shape, dtype, d, cutoff, *explained))
         return layers
 
     def describe(self) -> str:
@@ -207,11 +196,7 @@ class FilterPlan:
             )
             for layer in layers
         ]
-        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-            for row in (header, *rows)
-        ]
+        lines = aligned([header, *rows])
         backend = self._backend
         total = sum(math.prod(layer.shape) for layer in layers)
         last = f"{len(layers)} layers, {total:,} weights, {self.spec.method} on {backend.NAME}"
@@ -219,24 +204,14 @@ class FilterPlan:
         if count_launches:
             lengths = [(layer.d, layer.dtype) for layer in layers]
             last += f", {count_launches(self.spec, lengths)}"
-        lines.append(
-            "error: at most, relative to the gradient; of 1 %: relative to what is left where that "
-            "is 1 % of its energy"
-        )
-        lines.append(last)
-        return "\n".join(lines)
+        explained = "error: at most, relative to the gradient; of 1 %: relative to what is left"
+        return "\n".join([*lines, f"{explained} where that is 1 % of its energy", last])
 
     def __repr__(self) -> str:
         return f"FilterPlan({len(self.names)} layers, {self.spec})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_parameters": None,
-            "_ready": None,
-            "_programs": {},
-            "_on_cpu": None,
-        }
+        return {**self.__dict__, "_parameters": None, "_ready": None, "_on_cpu": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -29,7 +29,8 @@ class Program:
     def __init__(self, spec: FilterSpec, backend: Backend) -> None:
         self.spec = spec
         self.backend = backend
-        self.handle = spec.handle ^ hash_of(backend.NAME)
+        # the same in every process
+        self.handle = spec.handle ^ int.from_bytes(backend.NAME.encode()[:7], "little")
         self._run = backend.run
         self._plain = spec.order is None
 
@@ -63,11 +64,6 @@ class Program:
             restored = torch.empty_like(signal)
             restored[:, order] = signal
             grad.copy_(restored.reshape(grad.shape))
-
-
-def hash_of(name: str) -> int:
-    """A number for a short name, the same one in every process."""
-    return int.from_bytes(name.encode()[:7], "little")
 
 
 _PROGRAMS: WeakValueDictionary[int, Program] = WeakValueDictionary()
@@ -115,16 +111,13 @@ def _filter_grads_in_vmap(
     """The mapped dimension is one more dimension of a stack."""
     plain = _of_handle(program)
     spec, backend = plain.spec, plain.backend.NAME
-    dims = dict(enumerate(in_dims[0] or ()))
-    mapped = {index: dim for index, dim in dims.items() if dim is not None}
-    single = [index for index in range(len(grads)) if index not in mapped]
-    if mapped:
-        stacked = replace(spec.select(list(mapped)), batch_dims=spec.batch_dims + 1)
-        views = [grads[index].movedim(dim, 0) for index, dim in mapped.items()]
-        find(stacked, backend, views[0].device).run(views)
-    if single:
-        rest = [grads[index] for index in single]
-        find(spec.select(single), backend, rest[0].device).run(rest)
+    dims = in_dims[0] or [None] * len(grads)
+    for added in (1, 0):
+        group = [index for index, dim in enumerate(dims) if (dim is not None) == added]
+        views = [grads[i] if (dim := dims[i]) is None else grads[i].movedim(dim, 0) for i in group]
+        if views:
+            part = replace(spec.select(group), batch_dims=spec.batch_dims + added)
+            find(part, backend, views[0].device).run(views)
     return None, None
 
 

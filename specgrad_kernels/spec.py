@@ -12,12 +12,11 @@ from typing import Any
 from specgrad_kernels import reference
 from specgrad_kernels.design import STRATEGIES
 from specgrad_kernels.kinds import BOUNDARIES, KINDS, METHODS, Kind
-from specgrad_kernels.kinds.base import one_of, whole_number
+from specgrad_kernels.kinds.base import natural_number, one_of
 
 NONFINITE = ("propagate", "raise")
 
 Ratio = reference.Ratio
-_natural_number = whole_number("a non-negative integer", lambda n: n >= 0)
 
 
 def _checked_ratio(value: Ratio) -> Fraction:
@@ -83,10 +82,11 @@ class FilterSpec:
             "ratio": tuple(map(_checked_ratio, self.ratio))  # type: ignore[arg-type]
             if several
             else _checked_ratio(self.ratio),  # type: ignore[arg-type]
-            "batch_dims": _natural_number("batch_dims", self.batch_dims),
+            "batch_dims": natural_number("batch_dims", self.batch_dims),
         }
-        for kind in KINDS.values():
-            checked |= kind.own_fields(self)
+        for name, check in filter(None, (kind.own_field for kind in KINDS.values())):
+            if getattr(self, name) is not getattr(FilterSpec, name):  # the default is valid
+                checked[name] = check(name, getattr(self, name))
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if isinstance(self.order, str):

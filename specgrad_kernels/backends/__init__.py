@@ -61,7 +61,9 @@ def available_backends() -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
+def choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
+    """The backend for a job. ``auto`` may fall back, a name must serve."""
+    name = _FROM_ENVIRONMENT if name == "auto" else name
     # What serves other devices is not asked whether it could run: asking may start a GPU.
     if name == "auto":
         return next(b for b in BACKENDS if not (b.serves(spec, device) or b.why_not()))
@@ -72,10 +74,3 @@ def _choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
                 raise RuntimeError(f"backend {name!r} was asked for but cannot serve: {reason}")
             return backend
     raise ValueError(f"backend must be one of {', '.join(_NAMES)}; got {name!r}")
-
-
-def choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
-    """The backend for a job. ``auto`` may fall back, a name must serve."""
-    if name == "auto":
-        name = _FROM_ENVIRONMENT
-    return _choose(name, spec, device)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ExtensionFileLoader
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from specgrad_kernels import checks, design
 from specgrad_kernels.backends import built
-from specgrad_kernels.kinds import BOUNDARIES, Bins, Numbers
+from specgrad_kernels.kinds import BOUNDARIES, Bins
 from specgrad_kernels.layout import collapse, signal_shape
 from specgrad_kernels.overlap import extent
 from specgrad_kernels.spec import FilterSpec
@@ -22,7 +23,6 @@ from specgrad_kernels.spec import FilterSpec
 NAME = "cpp"
 
 _STRATEGIES = ("dense", "band", "full", "padded", "box", "weights")
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _UNKNOWN_LAYOUT, _INTERLEAVED, _NONFINITE, _NEGATED = 1, 2, 3, 4
 """Why the kernel wrote nothing; 0 is done."""
 
@@ -40,18 +40,9 @@ def _load() -> ModuleType | str:
         return f"the native library does not load: {error} ({built.REMEDY})"
 
 
-def _load_cpu() -> ModuleType | None:
-    """The module that tells what this CPU runs. Nothing depends on it but the report."""
-    try:
-        return importlib.import_module("specgrad_kernels._cpu")
-    except ImportError:
-        return None
-
-
 _LOADED = _load()
 _WHY_NOT = _LOADED if isinstance(_LOADED, str) else None
 _NATIVE = torch.ops.specgrad_native
-cpu = _load_cpu()
 if not isinstance(_LOADED, str):
     try:
         INSTRUCTION_SET: str | None = _NATIVE.instruction_set()
@@ -116,77 +107,74 @@ def _run_after_checks(grads: Sequence[Tensor], spec: FilterSpec) -> None:
         checks.check_finite(grads)
 
 
-class _Designs:
-    """Designs laid end to end, each kept once, as the kernel reads them."""
+class _Design(NamedTuple):
+    """One filter as the kernel reads it, and what a plan tells of it."""
 
-    def __init__(self, spec: FilterSpec) -> None:
-        self._spec = spec
-        self._known: dict[Hashable, int] = {}
-        self.integers: list[int] = []
-        self.values: list[np.ndarray] = [np.empty(0)]
-
-    def add(self, shape: Sequence[int], index: int, dtype: torch.dtype) -> int:
-        """Number of the design for a signal, -1 for the identity."""
-        parameters = self._spec.kind.parameters(self._spec, shape, index)
-        if parameters is None:
-            return -1
-        key = (parameters, math.prod(shape), dtype == torch.float64)
-        if key not in self._known:
-            numbers = self._spec.kind.numbers(parameters, key[1], self._spec)
-            assert numbers is not None
-            self._known[key] = len(self._known)
-            try:
-                self._append(numbers, *key[1:])
-            except MemoryError:
-                raise MemoryError(
-                    f"the tables for a layer of {key[1]} samples do not fit the memory, since its "
-                    "length has a large prime factor; leave the layer out, or filter it in pieces"
-                ) from None
-        return self._known[key]
-
-    def _append(self, numbers: Numbers, d: int, double: bool) -> None:
-        if isinstance(numbers, Bins):
-            chosen = _low_band(numbers, d, double, self._spec.strategy)
-            grid, gains = chosen.grid, chosen.gains
-            form = [_STRATEGIES.index(chosen.strategy), double, d, chosen.hop, chosen.width]
-            self.integers += [*form, grid.rows, grid.columns, len(gains), 0]
-            self.values += [np.array([chosen.cost]), chosen.taps, gains]
-            return
-        weights, boundary = numbers.weights, BOUNDARIES.index(numbers.boundary)
-        form = [_STRATEGIES.index("box" if numbers.box else "weights"), double, d, 0, 0]
-        self.integers += [*form, 0, 0, len(weights), boundary]
-        self.values += [np.zeros(1), weights]
-
-    @property
-    def as_arguments(self) -> tuple[list[int], Tensor]:
-        """The integers of all designs, and their values."""
-        return self.integers, torch.from_numpy(np.concatenate(self.values))
+    integers: list[int]
+    values: list[np.ndarray]
+    name: str
+    error_bound: float
+    norm: float
 
 
-def _lanes(double: bool) -> int:
-    return _BYTES_A_VECTOR // (8 if double else 4)
+def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Design:
+    numbers = spec.kind.numbers(parameters, d, spec)
+    assert numbers is not None
+    if not isinstance(numbers, Bins):
+        strategy = _STRATEGIES.index("box" if numbers.box else "weights")
+        boundary = BOUNDARIES.index(numbers.boundary)
+        integers = [strategy, double, d, 0, 0, boundary, len(numbers.weights), 0, 0]
+        bound = numbers.norm * design.average_rounding(double, numbers.radius, numbers.box)
+        values = [np.zeros(1), numbers.weights]
+        return _Design(integers, values, spec.method, bound, numbers.norm)
+    lanes = _BYTES_A_VECTOR // (8 if double else 4)
+    try:
+        chosen = design.remove_low_band(d, numbers.removed, double, lanes, spec.strategy)
+        gains = chosen.gains
+    except MemoryError:
+        raise MemoryError(
+            f"the tables for a layer of {d} samples do not fit the memory, since its "
+            "length has a large prime factor; leave the layer out, or filter it in pieces"
+        ) from None
+    strategy = _STRATEGIES.index(chosen.strategy)
+    integers = [strategy, double, d, chosen.hop, chosen.width, 0, len(gains)]
+    for length in (chosen.grid.rows, chosen.grid.columns):
+        passes = design.transform_passes(length)
+        integers += [len(passes), *passes]
+    is_band = chosen.strategy == "band"
+    name = f"band /{chosen.hop}, window {chosen.width}" if is_band else chosen.strategy
+    values = [np.array([chosen.cost]), chosen.taps, gains]
+    return _Design(integers, values, name, chosen.error_bound, numbers.norm)
 
 
-def _low_band(numbers: Bins, d: int, double: bool, strategy: str) -> design.LowBand:
-    return design.remove_low_band(d, numbers.removed, double, _lanes(double), strategy)
+def _joined(arrays: Sequence[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.empty(0), *arrays]))
 
 
 def _compile(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """Hand the program for gradients of these layouts to the library."""
-    designs = _Designs(spec)
+    known: dict[tuple, int] = {}
+    designs: list[int] = []
+    values: list[np.ndarray] = []
     tensors: list[int] = []
     for index, grad in enumerate(grads):
-        empty = grad.numel() == 0
         shape = signal_shape(grad.shape, spec)
         stack = grad.dim() - len(shape)
-        start, end = (0, 0) if empty else extent(grad)
-        number = -1 if empty else designs.add(shape, index, grad.dtype)
-        tensors += [_DTYPES.index(grad.dtype), grad.dim(), *grad.shape, *grad.stride()]
-        tensors += [number, end - start, stack, *grad.shape[:stack], *grad.stride()[:stack]]
+        start, end = extent(grad) if grad.numel() else (0, 0)
+        parameters = spec.kind.parameters(spec, shape, index) if grad.numel() else None
+        key = (parameters, math.prod(shape), grad.dtype == torch.float64)
+        if parameters is not None and key not in known:
+            known[key] = len(known)
+            added = _design(spec, *key)
+            designs += added.integers
+            values += added.values
+        dtype = checks.FLOAT_DTYPES.index(grad.dtype)
+        tensors += [dtype, grad.dim(), *grad.shape, *grad.stride()]
+        tensors += [known.get(key, -1), end - start, stack]
         for first in (0, stack):
             sizes, strides = collapse(grad.shape[first:], grad.stride()[first:])
             tensors += [len(sizes), *sizes, *strides]
-    _NATIVE.load(spec.handle, *designs.as_arguments, tensors, spec.nonfinite == "raise")
+    _NATIVE.load(spec.handle, designs, _joined(values), tensors, spec.nonfinite == "raise")
 
 
 def release_memory() -> tuple[int, int]:
@@ -202,19 +190,6 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
     parameters = spec.kind.parameters(spec, (d,), index)
     if parameters is None:
         return "identity", 0.0, 0
-    double = dtype == torch.float64
-    numbers = spec.kind.numbers(parameters, d, spec)
-    assert numbers is not None
-    if isinstance(numbers, Bins):
-        chosen = _low_band(numbers, d, double, spec.strategy)
-        name = chosen.strategy
-        if name == "band":
-            name = f"band /{chosen.hop}, window {chosen.width}"
-        bound = chosen.error_bound
-    else:
-        name = spec.method
-        bound = numbers.norm * design.average_rounding(double, numbers.radius, numbers.box)
-    designs = _Designs(spec)
-    designs.add((d,), index, dtype)
-    workspace = _NATIVE.workspace_bytes(*designs.as_arguments, dtype.itemsize >= 4)
-    return name, bound + design.stored_rounding(dtype, numbers.norm), workspace
+    told = _design(spec, parameters, d, dtype == torch.float64)
+    workspace = _NATIVE.workspace_bytes(told.integers, _joined(told.values), dtype.itemsize >= 4)
+    return told.name, told.error_bound + design.stored_rounding(dtype, told.norm), workspace

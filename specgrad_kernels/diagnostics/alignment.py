@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 
+def _energy(vectors: Mapping[str, Tensor]) -> float:
+    return sum(float(torch.dot(v.double(), v.double())) for v in vectors.values())
+
+
 class Cosines:
     """Mean cosine between different clients, over the whole model.
 
@@ -32,8 +36,7 @@ class Cosines:
             n: v.numel() for n, v in self._sum.items()
         }:
             raise ValueError("clients must have the same tensors; this one has others")
-        squares = {name: float(torch.dot(v.double(), v.double())) for name, v in flat.items()}
-        norm = sum(squares.values()) ** 0.5
+        norm = _energy(flat) ** 0.5
         if norm == 0:
             raise ValueError("a client's vector is zero and has no direction; leave it out")
         for name, vector in flat.items():
@@ -46,5 +49,4 @@ class Cosines:
         """Mean cosine over pairs of different clients."""
         if self.clients < 2:
             raise ValueError(f"{self.clients} client was added; a cosine needs two")
-        square = sum(float(torch.dot(v.double(), v.double())) for v in self._sum.values())
-        return (square - self.clients) / (self.clients * (self.clients - 1))
+        return (_energy(self._sum) - self.clients) / (self.clients * (self.clients - 1))

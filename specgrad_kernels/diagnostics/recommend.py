@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from specgrad_kernels.diagnostics.snapshot import Snapshot
 from specgrad_kernels.diagnostics.spectra import RATIOS, LayerSpectrum
@@ -72,59 +73,48 @@ def recommend(
         raise ValueError(f"rho_limit is {rho_limit}; choose a number in [0, 1)")
     wanted = snapshots[0].selected if names is None else names
     candidates = [_smallest(name, snapshots, share) for name in wanted]
-    by_worth = sorted(candidates, key=lambda each: each.worth, reverse=True)
+    choices = [each.choice for each in candidates]
     spent = [0.0] * len(snapshots)
-    for each in by_worth:
-        if each.ratio == 0:
-            continue
+    for index in sorted(range(len(choices)), key=lambda i: candidates[i].worth, reverse=True):
+        each = candidates[index]
         after = [s + c for s, c in zip(spent, each.costs, strict=True)]
-        if max(after) <= rho_limit:
+        if each.choice.ratio == 0 or max(after) <= rho_limit:
             spent = after
         else:
-            each.leave(
-                f"ratio {each.ratio:g} would cost {max(each.costs):.1%} of the mean gradient, "
-                f"and rho would be {max(after):.1%}"
+            choices[index] = _left_alone(
+                each.choice.name,
+                f"ratio {each.choice.ratio:g} would cost {each.choice.cost:.1%} of the mean "
+                f"gradient, and rho would be {max(after):.1%}",
             )
-    return Recommendation(tuple(each.choice() for each in candidates), max(spent))
+    return Recommendation(tuple(choices), max(spent))
 
 
-@dataclass
-class _Candidate:
+class _Candidate(NamedTuple):
     """A layer with the smallest ratio that does enough, before rho is looked at."""
 
-    name: str
-    ratio: float
-    removed: float
+    choice: Choice
     energy: float
     costs: list[float]
-    reason: str
 
     @property
     def worth(self) -> float:
         """Disagreement removed for the share of the gradient it costs."""
-        cost = max(self.costs)
-        return self.energy / cost if cost > 0 else float("inf")
+        return self.energy / self.choice.cost if self.choice.cost > 0 else float("inf")
 
-    def leave(self, reason: str) -> None:
-        self.ratio, self.removed, self.energy = 0.0, 0.0, 0.0
-        self.costs = [0.0] * len(self.costs)
-        self.reason = reason
 
-    def choice(self) -> Choice:
-        return Choice(self.name, self.ratio, self.removed, max(self.costs), self.reason)
+def _left_alone(name: str, reason: str) -> Choice:
+    return Choice(name, 0.0, 0.0, 0.0, reason)
 
 
 def _smallest(name: str, snapshots: Sequence[Snapshot], share: float) -> _Candidate:
     layers = [_measured(snapshot, name) for snapshot in snapshots]
-    nothing = _Candidate(name, 0.0, 0.0, 0.0, [0.0] * len(layers), "")
+    nothing = [0.0] * len(layers)
     if all(layer.total == 0 for layer in layers):
-        nothing.reason = "the clients agree about it"
-        return nothing
+        return _Candidate(_left_alone(name, "the clients agree about it"), 0.0, nothing)
     best = 0.0
     for ratio in RATIOS[1:]:
         cutoff = layers[0].cutoff_of(ratio)
-        kappas = [k for layer in layers if (k := layer.kappa(cutoff)) is not None]
-        best = min(kappas)
+        best = min(k for layer in layers if (k := layer.kappa(cutoff)) is not None)
         if best >= share:
             energy = sum(layer.low(cutoff) for layer in layers)
             costs = [
@@ -132,9 +122,9 @@ def _smallest(name: str, snapshots: Sequence[Snapshot], share: float) -> _Candid
                 for layer, snapshot in zip(layers, snapshots, strict=True)
             ]
             reason = f"removes {best:.1%} of its disagreement"
-            return _Candidate(name, float(ratio), best, energy, costs, reason)
-    nothing.reason = f"even ratio {float(RATIOS[-1]):g} removes only {best:.1%} of its disagreement"
-    return nothing
+            return _Candidate(Choice(name, float(ratio), best, max(costs), reason), energy, costs)
+    reason = f"even ratio {float(RATIOS[-1]):g} removes only {best:.1%} of its disagreement"
+    return _Candidate(_left_alone(name, reason), 0.0, nothing)
 
 
 def _measured(snapshot: Snapshot, name: str) -> LayerSpectrum:

@@ -111,13 +111,7 @@ class Snapshot:
                 for key in ("disagreement", "signal")
             }
             layers[row["name"]] = LayerSpectrum(**{**row, **energies, "edges": tuple(row["edges"])})
-        return Snapshot(
-            layers=layers,
-            selected=tuple(fields["selected"]),
-            after=fields["after"],
-            clients=fields["clients"],
-            weight=fields["weight"],
-        )
+        return Snapshot(**{**fields, "layers": layers, "selected": tuple(fields["selected"])})
 
 
 def mean_bands(snapshots: Sequence[Snapshot], names: Collection[str] | None = None) -> Tensor:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from specgrad_kernels.spec import FilterSpec
 
 Array = NDArray[np.float64]
+BOUNDARIES = ("count", "circular", "reflect", "replicate")
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class Kind:
     """One kind of filter; subclasses say what differs."""
 
     name: str
+    own_field: tuple[str, Callable[[str, Any], Any]] | None = None
+    """The field of a spec that belongs to this kind, and its check, which converts the value."""
     linear = True
     """Whether the filter of a difference is the difference of the filtered."""
 
@@ -91,10 +94,6 @@ class Kind:
     def has_numbers(self) -> bool:
         """Whether backends can compute it, or only the equation exists."""
         return type(self).numbers is not Kind.numbers
-
-    def own_fields(self, spec: FilterSpec) -> dict[str, Any]:
-        """The fields of a spec that belong to this kind, checked and converted."""
-        return {}
 
     def check(self, spec: FilterSpec) -> None:
         """Refuse fields that do not fit each other."""
@@ -124,13 +123,6 @@ class Kind:
         return None
 
 
-class ByCutoff(Kind):
-    """Kinds that a number of bins describes."""
-
-    def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> int | None:
-        return spec.cutoff(math.prod(shape), index) or None
-
-
 def whole_number(kind: str, valid: Callable[[int], bool]) -> Callable[[str, object], int]:
     """A check for an int, a numpy integer or a whole float."""
 
@@ -143,12 +135,10 @@ def whole_number(kind: str, valid: Callable[[int], bool]) -> Callable[[str, obje
     return check
 
 
+natural_number = whole_number("a non-negative integer", lambda n: n >= 0)
+
+
 def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
     """Refuse what is not among the names allowed."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
-
-
-# samples: a trend that is flat over millions is a mean, and its weights would fill the memory
-WIDEST = 1_000_000
-BOUNDARIES = ("count", "circular", "reflect", "replicate")

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
-from specgrad_kernels.kinds.base import Bins, Kind, whole_number
+from specgrad_kernels.kinds.base import Bins, Kind, natural_number
 
 if TYPE_CHECKING:
     from specgrad_kernels.spec import FilterSpec
-
-_some_dims = whole_number("a non-negative integer", lambda n: n >= 0)
 
 
 class Centralize(Kind):
     """Subtracts means."""
 
     name = "centralize"
-
-    def own_fields(self, spec: FilterSpec) -> dict[str, Any]:
-        return {"group_dims": _some_dims("group_dims", spec.group_dims)}
+    own_field = ("group_dims", natural_number)
 
     def check(self, spec: FilterSpec) -> None:
         moves_samples = isinstance(spec.order, tuple) or str(spec.order).startswith("random")

@@ -24,21 +24,19 @@ if TYPE_CHECKING:
 Breakpoints = tuple[tuple[float, float], ...]
 
 
-def _checked_gains(value: Any) -> Breakpoints | None:
-    if value is None:
-        return None
-    explained = "gains must be pairs of a frequency in [0, 1] and a gain of 0 or more"
+def _checked_gains(name: str, value: Any) -> Breakpoints:
     try:
-        points = tuple((frequency, gain) for frequency, gain in value)
+        points = [(frequency, gain) for frequency, gain in value]
     except (TypeError, ValueError):
-        raise ValueError(f"{explained}; got {value!r}") from None
-    for number in (number for point in points for number in point):
-        if not isinstance(number, Real) or not 0 <= float(number) < math.inf:
-            raise ValueError(f"{explained}; got {value!r}")
-    if not points or any(not 0 <= frequency <= 1 for frequency, _ in points):
-        raise ValueError(f"{explained}; got {value!r}")
+        points = []
+    numbers = [number for point in points for number in point]
+    valid = all(isinstance(number, Real) and 0 <= float(number) < math.inf for number in numbers)
+    if not (points and valid and all(frequency <= 1 for frequency, _ in points)):
+        raise ValueError(
+            f"{name} must be pairs of a frequency in [0, 1] and a gain of 0 or more; got {value!r}"
+        )
     if any(left > right for (left, _), (right, _) in pairwise(points)):
-        raise ValueError(f"gains must be given in the order of their frequencies; got {value!r}")
+        raise ValueError(f"{name} must be given in the order of their frequencies; got {value!r}")
     return tuple((float(frequency), float(gain)) for frequency, gain in points)
 
 
@@ -60,9 +58,7 @@ class Spectrum(Kind):
     """Multiplies the spectrum."""
 
     name = "spectrum"
-
-    def own_fields(self, spec: FilterSpec) -> dict[str, Any]:
-        return {"gains": _checked_gains(spec.gains)}
+    own_field = ("gains", _checked_gains)
 
     def check(self, spec: FilterSpec) -> None:
         if spec.gains is None:

@@ -61,13 +61,13 @@ def test_the_filter_is_asked_about_the_configured_device(monkeypatch, small):
 
     monkeypatch.setattr(backends.triton, "serves", serves)
     monkeypatch.setattr(backends.triton, "why_not", lambda: None)
-    backends._choose.cache_clear()
+    backends.choose.cache_clear()
     with second_gpu(monkeypatch):
         prepare.check_model(config, dataset)
     assert asked == [DEVICE]
     with pytest.raises(ConfigError, match="no such GPU"):
         prepare.check_model(config.replace(device="cpu"), dataset)
-    backends._choose.cache_clear()
+    backends.choose.cache_clear()
 
 
 def test_float32_is_float32_and_said_to_be(monkeypatch, small):

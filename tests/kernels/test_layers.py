@@ -20,8 +20,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils import parametrizations
 
 from specgrad_kernels import FilterPlan, select_layers, tracing
-from specgrad_kernels.flow import DENSE
-from specgrad_kernels.layers import NOT_PATCHES, OTHER, PRESETS
+from specgrad_kernels.flow import DENSE, NOT_PATCHES, OTHER
+from specgrad_kernels.layers import PRESETS
 
 
 def _beside(name: str) -> ModuleType:

@@ -81,9 +81,9 @@ def _two_cards(monkeypatch, _forget_problem):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
     monkeypatch.setattr(triton, "interpreting", lambda: False)
     _use_launcher(monkeypatch, str)
-    backends._choose.cache_clear()
+    backends.choose.cache_clear()
     yield
-    backends._choose.cache_clear()
+    backends.choose.cache_clear()
 
 
 @pytest.mark.usefixtures("_two_cards")
@@ -117,12 +117,12 @@ def test_controls_and_cpu_tensors_are_left_to_others(monkeypatch):
 
 
 def test_filtering_cpu_tensors_asks_nothing_about_gpus(monkeypatch):
-    backends._choose.cache_clear()
+    backends.choose.cache_clear()
     monkeypatch.setattr(triton, "interpreting", lambda: False)
     for name in ("is_available", "device_count", "get_device_properties", "init"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: pytest.fail("a GPU was asked for"))
     filter_grads_([torch.randn(432)])
-    backends._choose.cache_clear()
+    backends.choose.cache_clear()
 
 
 def test_the_cuda_key_of_the_operator_is_ours():
