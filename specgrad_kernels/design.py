@@ -253,8 +253,9 @@ def transform_units(size: int) -> float:
 
 
 def dense_rounding(double: bool, count: int) -> float:
-    """Of ``count`` vectors of a basis, subtracted one after the other."""
-    return rounding(double, 2 + 0.5 * math.sqrt(count))
+    """Of ``count`` vectors of a basis, subtracted one after the other: where an impulse stands out,
+    each may round its sample the same way, by half a unit."""
+    return rounding(double, 2 + 0.5 * count)
 
 
 def average_rounding(double: bool, radius: int, box: bool) -> float:
