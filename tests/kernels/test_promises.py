@@ -75,6 +75,23 @@ def test_no_search_finds_worse(backend, name, d, dtype):
         signals = torch.from_numpy(error.astype(np.float64)) + 1e-30
 
 
+@needs_wider_numbers
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("d", "cutoff"), [(205, 24), (267, 32), (2304, 256)])
+def test_no_impulse_exceeds_the_bound_of_a_basis(native, d, cutoff, dtype):
+    """Every wave is subtracted from the same sample, which may round the same way each time."""
+    spec = FilterSpec(ratio=(cutoff + 0.5) / (d // 2 + 1), strategy="dense")
+    strategy, bound, _ = native.explain(spec, d, 0, dtype)
+    assert (strategy, spec.cutoff(d)) == ("dense", cutoff)
+    places = sorted({0, 1, d // 8, d // 5, 2 * d // 5, d // 3, d // 2, 4 * d // 5, d - 1})
+    for height in (1.0, 1.3, 0.75):
+        signals = (height * torch.eye(d, dtype=torch.float64)[places]).to(dtype)
+        given = signals.double().numpy().astype(wide)
+        filter_grads_([signals], ratio=spec.ratio, strategy="dense", batch_dims=1, backend="cpp")
+        error = signals.double().numpy().astype(wide) - exactly(given, gains(spec, d))
+        assert np.all(lengths(error) <= bound * lengths(given))
+
+
 def averaged(signals, method, width, boundary):
     from specgrad_kernels import reference
 
