@@ -452,8 +452,8 @@ def _dense(d: int, removed: Array, double: bool, lanes: int) -> LowBand:
     # A basis that outgrows the first caches is read from slower memory, twice; a mean needs none.
     outgrown = vectors * lanes * (8 if double else 4) / (1 << 18) if waves > 1 else 0.0
     cost = 2.0 * vectors * (1 + min(outgrown, 4.0)) + 50
-    # the vectors of a basis are subtracted one after the other
-    # where an impulse stands out, each wave may round its sample the same way, by half a unit
+    # waves are subtracted one after the other: where an impulse stands out, each may round its
+    # sample the same way, by half a unit
     bound = largest_factor(removed) * rounding(double, 2 + 0.5 * waves)
     return LowBand(d, removed, "dense", error_bound=bound, cost=cost)
 
