@@ -31,7 +31,7 @@ from torch import Tensor
 
 from specgrad_fl import machine, records, storage
 from specgrad_fl.config import EXECUTION_KEYS, Config, read_toml, to_toml
-from specgrad_fl.errors import RunError
+from specgrad_fl.errors import ConfigError, RunError
 from specgrad_fl.partition import Partition
 from specgrad_fl.records import Record, Records
 from specgrad_fl.storage import PRIVATE, TEMPORARY, client_path
@@ -154,7 +154,11 @@ class RunDirectory:
         """The configuration the run was begun with."""
         if not self.exists:
             raise RunError(f"{self.path} is not a run directory: it has no config.toml")
-        config = Config(**read_toml(self.config_path))
+        settings = read_toml(self.config_path)
+        try:
+            config = Config(**settings)
+        except ConfigError as error:
+            raise RunError(f"in {self.config_path}: {error}") from error
         first = self.config_path.read_text(encoding="utf-8").partition("\n")[0]
         if first.startswith("#") and first != _DIGEST_LINE + config.digest:
             raise storage.spoiled(

@@ -126,6 +126,14 @@ def test_a_changed_byte_is_noticed_or_changes_nothing(runs, tmp_path, number):
         assert result(run) == result(done)
 
 
+def test_a_setting_that_became_nonsense_is_named_with_its_file(runs, tmp_path):
+    run = copy_of(runs[1], tmp_path / "run")
+    text = run.config_path.read_text("utf-8")
+    run.config_path.write_text(text.replace('optimizer = "sgd"', 'optimizer = "sge"'), "utf-8")
+    with pytest.raises(RunError, match=r"config\.toml: optimizer is 'sge'; did you mean 'sgd'"):
+        training.resume(run.path)
+
+
 @pytest.mark.parametrize("name", ["last.safetensors", "clients", "partition.npz", "metrics.jsonl"])
 def test_a_changed_file_is_named_with_the_way_back(runs, tmp_path, name):
     run = copy_of(runs[1], tmp_path / "run")
