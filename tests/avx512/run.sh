@@ -62,6 +62,7 @@ b mount --move /dev /root/dev
 b mount -t tmpfs tmp /root/tmp
 b chroot /root /bin/busybox sh /start
 echo "emulator ends with \$?"
+b sleep 1  # until the serial line has sent it
 b poweroff -f
 END
 chmod +x "$work/first/init"
