@@ -88,6 +88,11 @@ test-flower: $(VENV)/installed
 elsewhere: $(VENV)/installed
 	tests/elsewhere.sh
 
+# The AVX-512 kernels in an emulated processor, where this one has none: tests/avx512/run.sh says how.
+.PHONY: test-avx512
+test-avx512: $(VENV)/installed
+	tests/avx512/run.sh
+
 # What was built with torch 2.13, under another torch: make test-torch TORCH="torch==2.15.*"
 OTHER := build/other-torch
 test-torch: $(VENV)/installed
