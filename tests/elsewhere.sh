@@ -44,8 +44,8 @@ fresh() {
 
 instructions() {
     local sets
-    sets=$(env -u SPECGRAD_ISA PYTHONPATH="$tree" "$python" -c "from specgrad_kernels.backends import cpp
-print(*(name for name, runs in cpp.cpu.features().items() if runs))") ||
+    sets=$(env -u SPECGRAD_ISA PYTHONPATH="$tree" "$python" -c "from specgrad_kernels import _cpu
+print(*(name for name, runs in _cpu.features().items() if runs))") ||
         { reason="the native library is not built"; return; }
     [[ " $sets " == *" $1 "* ]] || reason="this processor does not run $1"
     settings+=(SPECGRAD_ISA="$1")
