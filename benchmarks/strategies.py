@@ -2,7 +2,7 @@
 
 For lengths and ratios around the boundaries between strategies, every strategy is timed in
 turn; cases where the automatic choice is slower than the best by more than the tolerance are
-listed. They are what the constants of ``csrc/design.h`` are to be tuned from.
+listed. They are what the constants of ``specgrad_kernels/design.py`` are to be tuned from.
 """
 
 from __future__ import annotations

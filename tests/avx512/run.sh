@@ -43,7 +43,7 @@ busybox=$packages/bin/busybox
 
 modules="scsi_common scsi_mod libata ata_piix cdrom sr_mod isofs"
 rm -rf "$work/first" "$work/cd"
-mkdir -p "$work/first"/{bin,dev,lib,proc,root} "$work/cd"/{bin,dev,isolinux,proc,sys,tmp}
+mkdir -p "$work/first"/{bin,dev,lib,proc,system} "$work/cd"/{bin,dev,isolinux,proc,sys,tmp}
 cp "$busybox" "$work/first/bin"
 for module in $modules; do
     find "$packages/lib/modules" -name "$module.ko" -exec cp {} "$work/first/lib" \;
@@ -55,12 +55,12 @@ b mount -t proc proc /proc
 b mount -t devtmpfs dev /dev
 exec < /dev/ttyS0 > /dev/ttyS0 2>&1
 for module in $modules; do b insmod /lib/\$module.ko; done
-until b mount -t iso9660 /dev/sr0 /root; do b sleep 1; done
-b mount -t proc proc /root/proc
-b mount -t sysfs sys /root/sys
-b mount --move /dev /root/dev
-b mount -t tmpfs tmp /root/tmp
-b chroot /root /bin/busybox sh /start
+until b mount -t iso9660 /dev/sr0 /system; do b sleep 1; done
+b mount -t proc proc /system/proc
+b mount -t sysfs sys /system/sys
+b mount --move /dev /system/dev
+b mount -t tmpfs tmp /system/tmp
+b chroot /system /bin/busybox sh /start
 echo "emulator ends with \$?"
 b sleep 1  # until the serial line has sent it
 b poweroff -f
