@@ -71,12 +71,22 @@ user() {
     settings+=(HOME="$work/home" USER=somebody)
     mkdir -p "$work/home"
     [ "$(id -u)" = 0 ] || return
-    # may read everything, so that an interpreter in root's home can be used, and write nothing
-    become=(setpriv --reuid=65534 --regid=65534 --clear-groups
-        --inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search
-        --bounding-set=-all,+dac_read_search)
+    # an interpreter in root's home is shown to everybody, in a view of the files of its own
+    local interpreter closed="" opened='closed=$1 below=$2 kept=$3; shift 3
+        [ -z "$closed" ] || { mkdir -p "$kept" && mount --bind "$below" "$kept" &&
+            mount -t tmpfs -o mode=755 tmpfs "$closed" && mkdir -p "$below" &&
+            mount --bind "$kept" "$below"; } || exit 1
+        exec "$@"'
+    interpreter=$("$python" -c "import sys; print(sys.base_prefix)")
+    local above=$interpreter
+    while [ "$above" != / ]; do
+        [[ $(stat -c %A "$above") == *[xt] ]] || closed=$above
+        above=$(dirname "$above")
+    done
+    become=(unshare --mount bash -c "$opened" - "$closed" "$interpreter" "$work/interpreter"
+        setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all)
     "${become[@]}" "$python" -c "" 2> /dev/null ||
-        { reason="setpriv cannot start $python as another user"; return; }
+        { reason="unshare and setpriv cannot start $python as another user"; return; }
     owner=(65534:65534)
 }
 space() { folder="$work/a folder/of mine"; }

@@ -237,6 +237,7 @@ def test_a_cpu_without_mixed_precision_is_told_so(small, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.compiles
 def test_compiled_model_trains(play, tmp_path, monkeypatch):
     (tmp_path / "nets_to_compile.py").write_text(
         "from torch import nn\n"

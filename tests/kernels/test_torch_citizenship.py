@@ -75,6 +75,7 @@ def test_filters_inside_vmap(options, backend):
 
 
 @pytest.mark.slow
+@pytest.mark.compiles
 @pytest.mark.parametrize("method", ["fft", "lap", "random"])
 def test_compiles_into_one_graph(method):
     weight = nn.Parameter(torch.randn(16, 8, 3, 3))
@@ -98,6 +99,7 @@ def test_compiles_into_one_graph(method):
 
 
 @pytest.mark.slow
+@pytest.mark.compiles
 def test_plan_compiles_with_the_training_step():
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 4))
     plan = FilterPlan.for_model(model)
