@@ -32,7 +32,7 @@ def decode_images(
     size: side to which every image is scaled; by default all must be as large as the first
     """
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise DataError(
             f"encoded images need Pillow, which cannot be imported ({error}); {installing('fl')}"
@@ -48,8 +48,11 @@ def decode_images(
                     mode = "L" if image.mode in ("1", "L", "I;16", "LA") else "RGB"
                 converted = image.convert(mode)
         except (Image.DecompressionBombError, OSError, ValueError, SyntaxError, EOFError) as error:
+            # which Pillow says of the bytes in memory, by their address
+            unknown = isinstance(error, UnidentifiedImageError)
+            reason = "its format is not known" if unknown else error
             raise DataError(
-                f"image {name} cannot be decoded ({error}); the file is damaged, get it again"
+                f"image {name} cannot be decoded ({reason}); the file is damaged, get it again"
             ) from error
         if size is not None and converted.size != (size, size):
             converted = converted.resize((size, size), Image.Resampling.BILINEAR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def load_parquet(
     if is_text:
         text.check_sizes(vocabulary, max_length)
         settings = {"vocabulary": vocabulary, "max_length": max_length}
-    elif writer_column:
+    if writer_column:
         columns.append(writer_column)
 
     def read(files: list[Path], *names: str, mode: str | None = None) -> Split:
@@ -144,7 +145,10 @@ def load_parquet(
         if not is_text:
             return kept, rest
         train_texts, test_texts = (list(zip(part.x, part.y, strict=True)) for part in (kept, rest))
-        return text.encode_splits(lambda: train_texts, lambda: test_texts, vocabulary, max_length)
+        encoded, rest = text.encode_splits(
+            lambda: train_texts, lambda: test_texts, vocabulary, max_length
+        )
+        return replace(encoded, writers=kept.writers), rest
 
     splits = cached(
         "parquet", train + test, decode, columns=columns, fraction=test_fraction, **settings

@@ -120,9 +120,7 @@ def read_images(
             yield name, content
 
     pixels = decode_images(encoded(), count, mode=mode, size=size)
-    return Split(
-        pixels, _as_labels(labels, files, label), number(np.array(writers)) if writer else None
-    )
+    return _labelled(pixels, labels, writers, files, label)
 
 
 def read_parts(
@@ -141,14 +139,25 @@ def read_parts(
     return cached(name, train + test, decode)
 
 
-def read_texts(files: list[Path], column: str, label: str) -> Split:
+def read_texts(files: list[Path], column: str, label: str, writer: str | None = None) -> Split:
     """Texts as Python strings in an array of objects."""
     texts: list[str] = []
-    labels: list[object] = []
-    for name, (content, value) in read_rows(files, [column, label]):
+    labels: list[Any] = []
+    writers: list[Any] = []
+    for name, (content, *rest) in read_rows(files, [column, label] + ([writer] if writer else [])):
         texts.append(as_text(content, name))
-        labels.append(value)
-    return Split(np.array(texts, dtype=object), _as_labels(labels, files, label))
+        labels.append(rest[0])
+        writers.extend(rest[1:])
+    return _labelled(np.array(texts, dtype=object), labels, writers, files, label)
+
+
+def _labelled(
+    x: Array, labels: Sequence[Any], writers: Sequence[Any], files: list[Path], column: str
+) -> Split:
+    """Samples with what stands beside them in their rows; ``column`` is that of the labels."""
+    return Split(
+        x, _as_labels(labels, files, column), number(np.array(writers)) if writers else None
+    )
 
 
 def _as_labels(values: Sequence[object], files: list[Path], column: str) -> Array:

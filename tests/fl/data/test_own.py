@@ -146,7 +146,7 @@ def test_image_folders_that_are_refused(tmp_path: Path):
         load(name)
     assert load(name, size=8).train_x.shape == (7, 3, 8, 8)
     (tmp_path / "train" / "dog" / "9.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"9\.png cannot be decoded"):
+    with pytest.raises(DataError, match=r"9\.png cannot be decoded \(its format is not known\)"):
         load(name)
     (tmp_path / "train" / "dog" / "9.png").unlink()
     (tmp_path / "test" / "emu").mkdir()
@@ -192,6 +192,12 @@ def test_parquet_of_texts(tmp_path: Path):
     assert (dataset.vocabulary, dataset.num_classes) == (100, 2)
     assert dataset.train_x.shape == (16, 5)
     assert torch.bincount(dataset.test_y).tolist() == [2, 2]
+    # one author for each text, so that the words of a sample tell who wrote it
+    authors = table.append_column("author", pa.array(["ann", "bob", "cem", "dee"] * 5))
+    pq.write_table(authors, tmp_path / "train.parquet")
+    written = load(f"parquet:{tmp_path}", max_length=5, writer_column="author")
+    pairs = zip(map(tuple, written.train_x.tolist()), written.writers.tolist(), strict=True)
+    assert sorted(writer for _, writer in set(pairs)) == [0, 1, 2, 3]
     pq.write_table(table.rename_columns(["review", "stars"]), tmp_path / "test.parquet")
     pq.write_table(table.rename_columns(["review", "stars"]), tmp_path / "train.parquet")
     named = load(f"parquet:{tmp_path}", text_column="review", label_column="stars", max_length=5)
