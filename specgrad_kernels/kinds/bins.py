@@ -41,9 +41,6 @@ class FftHigh(_ByCutoff):
 
     name = "fft_high"
 
-    def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
-        return reference.suppress_high(signals, parameters)
-
     def numbers(self, parameters: int, d: int, spec: FilterSpec) -> Bins:
         removed = np.zeros(reference.num_bins(d))
         removed[-parameters:] = 1
@@ -55,9 +52,6 @@ class RandomBins(_ByCutoff):
 
     name = "random"
     own_field = ("seed", whole_number("an integer", lambda n: True))
-
-    def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
-        return reference.suppress_random(signals, parameters, spec.seed)
 
     def numbers(self, parameters: int, d: int, spec: FilterSpec) -> Bins:
         removed = np.zeros(reference.num_bins(d))
