@@ -90,30 +90,6 @@ def random_bins(d: int, cutoff: int, seed: int) -> Tensor:
     return torch.randperm(num_bins(d), generator=generator_of(seed, d))[:cutoff]
 
 
-def rescale_l2(g: Tensor, cutoff: int) -> Tensor:
-    """Keep the direction, take the norm of the low-suppressed gradient (a control of the paper)."""
-    norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
-    filtered_norm = torch.linalg.vector_norm(suppress_low(g, cutoff), dim=-1, keepdim=True)
-    return torch.where(norm > 0, g * (filtered_norm / norm), g)
-
-
-def suppress_2d(kernels: Tensor, ratio: Ratio) -> Tensor:
-    """Zero the lowest-radius bins, at least one, of every trailing 2-D kernel.
-
-    ``kernels`` has shape ``[..., kh, kw]``. Ties in radius are broken by position, rows first.
-    """
-    kh, kw = kernels.shape[-2:]
-    spectrum = torch.fft.rfft2(kernels)
-    rows = torch.fft.fftfreq(kh, dtype=torch.float64)
-    columns = torch.fft.rfftfreq(kw, dtype=torch.float64)
-    radius = (rows[:, None] ** 2 + columns[None, :] ** 2).flatten()
-    count = max(1, math.floor(exact_ratio(ratio) * radius.numel()))
-    lowest = torch.argsort(radius, stable=True)[:count].to(kernels.device)
-    keep = torch.ones(radius.numel(), dtype=kernels.dtype, device=kernels.device)
-    keep[lowest] = 0
-    return torch.fft.irfft2(spectrum * keep.view(kh, -1), s=(kh, kw))
-
-
 def _extend(g: Tensor, radius: int, boundary: str) -> Tensor:
     """``g`` with ``radius`` samples added on both sides, by any boundary but ``count``."""
     d = g.shape[-1]

@@ -79,15 +79,17 @@ def test_random_bins_depend_on_seed_and_length_alone():
 
 def test_rescale_keeps_direction_and_takes_the_filtered_norm():
     g = torch.randn(300, dtype=torch.float64)
-    scaled = reference.rescale_l2(g, 30)
+    scaled = equation(g, "l2", ratio=0.2)
     assert torch.cosine_similarity(scaled, g, dim=0) == pytest.approx(1)
     assert scaled.norm() == pytest.approx(reference.suppress_low(g, 30).norm().item())
-    assert torch.equal(reference.rescale_l2(torch.zeros(100), 5), torch.zeros(100))
+    assert torch.equal(equation(torch.zeros(100), "l2", ratio=0.1), torch.zeros(100))
 
 
 def test_2d_suppression_removes_the_kernel_mean():
     kernels = torch.randn(4, 3, 3, 3, dtype=torch.float64)
-    filtered = reference.suppress_2d(kernels, 0.05)
+    spec = FilterSpec("fft2d", ratio=0.05)
+    filtered = spec.kind.reference(kernels.view(1, -1), (spec.ratio, (3, 3)), spec)
+    filtered = filtered.view_as(kernels)
     torch.testing.assert_close(filtered, kernels - kernels.mean((-1, -2), keepdim=True))
 
 
