@@ -189,7 +189,7 @@ class _Layer:
             if label not in self._rescaled:
                 filtered = difference.clone().view(self.shape)
                 ops.apply([filtered], spec)
-                self.left[label] += scale * float(filtered.square_().sum())
+                self.left[label] += scale * float(filtered.square_().sum(dtype=torch.float64))
 
     def _in_order(self, flat: Tensor, spec: FilterSpec | None) -> Tensor:
         """The signal that a filter sees: the layer in its flattening order."""
