@@ -1,7 +1,8 @@
 """The paper's filters as plain PyTorch equations: the truth everything else is tested against.
 
-Every function filters along the last dimension of a floating tensor, returns a new tensor
-of the same shape and dtype, and computes in that dtype.
+What kinds of filter hand to backends as numbers has two equations, one for gains of bins and one
+for a local average. Every function filters along the last dimension of a floating tensor, returns
+a new tensor of the same shape and dtype, and computes in that dtype.
 
 >>> import torch
 >>> g = torch.arange(6.0)
@@ -62,21 +63,18 @@ def default_sigma(ratio: Ratio) -> float:
     return 0.37478 / float(exact_ratio(ratio))
 
 
-def _mask_bins(g: Tensor, bins: slice | Tensor) -> Tensor:
+def suppress_low(g: Tensor, cutoff: int) -> Tensor:
+    """Zero the first ``cutoff`` rFFT bins: the paper's filter."""
     spectrum = torch.fft.rfft(g)
-    spectrum[..., bins] = 0
+    spectrum[..., :cutoff] = 0
     return torch.fft.irfft(spectrum, n=g.shape[-1])
 
 
-def suppress_low(g: Tensor, cutoff: int) -> Tensor:
-    """Zero the first ``cutoff`` rFFT bins."""
-    return _mask_bins(g, slice(0, cutoff)) if cutoff else g.clone()
-
-
-def suppress_high(g: Tensor, cutoff: int) -> Tensor:
-    """Zero the last ``cutoff`` rFFT bins (a control of the paper)."""
-    bins = num_bins(g.shape[-1])
-    return _mask_bins(g, slice(bins - cutoff, bins)) if cutoff else g.clone()
+def scale_bins(g: Tensor, gains: Tensor) -> Tensor:
+    """Multiply the first rFFT bins by ``gains``, one for each; later bins are kept."""
+    spectrum = torch.fft.rfft(g)
+    spectrum[..., : len(gains)] *= gains.to(g)
+    return torch.fft.irfft(spectrum, n=g.shape[-1])
 
 
 def generator_of(seed: int, d: int) -> torch.Generator:
@@ -90,36 +88,6 @@ def generator_of(seed: int, d: int) -> torch.Generator:
 def random_bins(d: int, cutoff: int, seed: int) -> Tensor:
     """``cutoff`` bins drawn from ``seed`` and the length."""
     return torch.randperm(num_bins(d), generator=generator_of(seed, d))[:cutoff]
-
-
-def suppress_random(g: Tensor, cutoff: int, seed: int) -> Tensor:
-    """Zero ``cutoff`` bins drawn from ``seed`` (a control of the paper)."""
-    bins = random_bins(g.shape[-1], cutoff, seed).to(g.device)
-    return _mask_bins(g, bins) if cutoff else g.clone()
-
-
-def rescale_l2(g: Tensor, cutoff: int) -> Tensor:
-    """Keep the direction, take the norm of the low-suppressed gradient (a control of the paper)."""
-    norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
-    filtered_norm = torch.linalg.vector_norm(suppress_low(g, cutoff), dim=-1, keepdim=True)
-    return torch.where(norm > 0, g * (filtered_norm / norm), g)
-
-
-def suppress_2d(kernels: Tensor, ratio: Ratio) -> Tensor:
-    """Zero the lowest-radius bins, at least one, of every trailing 2-D kernel.
-
-    ``kernels`` has shape ``[..., kh, kw]``. Ties in radius are broken by position, rows first.
-    """
-    kh, kw = kernels.shape[-2:]
-    spectrum = torch.fft.rfft2(kernels)
-    rows = torch.fft.fftfreq(kh, dtype=torch.float64)
-    columns = torch.fft.rfftfreq(kw, dtype=torch.float64)
-    radius = (rows[:, None] ** 2 + columns[None, :] ** 2).flatten()
-    count = max(1, math.floor(exact_ratio(ratio) * radius.numel()))
-    lowest = torch.argsort(radius, stable=True)[:count].to(kernels.device)
-    keep = torch.ones(radius.numel(), dtype=kernels.dtype, device=kernels.device)
-    keep[lowest] = 0
-    return torch.fft.irfft2(spectrum * keep.view(kh, -1), s=(kh, kw))
 
 
 def _extend(g: Tensor, radius: int, boundary: str) -> Tensor:
@@ -153,24 +121,9 @@ def smooth(g: Tensor, weights: Tensor, boundary: str) -> Tensor:
     return F.conv1d(_extend(rows, radius, boundary), kernel).reshape(g.shape)
 
 
-def box_weights(window: int) -> Tensor:
-    """The moving average of LAP-D, float64."""
-    return torch.full((window,), 1 / window, dtype=torch.float64)
-
-
 def gaussian_weights(sigma: float) -> Tensor:
     """A Gaussian cut at ``ceil(4 sigma)`` and renormalised, float64."""
     radius = math.ceil(4 * sigma)
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
     return weights / weights.sum()
-
-
-def lap_detrend(g: Tensor, window: int, boundary: str = "count") -> Tensor:
-    """Local-average-pool detrend: ``g`` minus its moving average of odd width ``window``."""
-    return g - smooth(g, box_weights(window), boundary)
-
-
-def gaussian_detrend(g: Tensor, sigma: float, boundary: str = "count") -> Tensor:
-    """Gaussian detrend: ``g`` minus its Gaussian smoothing."""
-    return g - smooth(g, gaussian_weights(sigma), boundary)

@@ -8,10 +8,6 @@ import torch
 from torch import Tensor
 
 
-def _energy(vectors: Mapping[str, Tensor]) -> float:
-    return sum(float(torch.dot(v.double(), v.double())) for v in vectors.values())
-
-
 class Cosines:
     """Mean cosine between different clients, over the whole model.
 
@@ -27,26 +23,25 @@ class Cosines:
 
     def __init__(self) -> None:
         self.clients = 0
-        self._sum: dict[str, Tensor] = {}
+        self._sizes: dict[str, int] = {}
+        self._sum = torch.zeros(())
 
     def add(self, vectors: Mapping[str, Tensor]) -> None:
         """Take one client's update or gradient, by tensor name."""
-        flat = {name: vector.detach().reshape(-1) for name, vector in vectors.items()}
-        if self._sum and {n: v.numel() for n, v in flat.items()} != {
-            n: v.numel() for n, v in self._sum.items()
-        }:
+        sizes = {name: vector.numel() for name, vector in vectors.items()}
+        if self.clients and sizes != self._sizes:
             raise ValueError("clients must have the same tensors; this one has others")
-        norm = _energy(flat) ** 0.5
+        whole = torch.cat([vectors[name].detach().reshape(-1).float() for name in sorted(sizes)])
+        norm = torch.linalg.vector_norm(whole, dtype=torch.float64)
         if norm == 0:
             raise ValueError("a client's vector is zero and has no direction; leave it out")
-        for name, vector in flat.items():
-            if name not in self._sum:
-                self._sum[name] = torch.zeros_like(vector, dtype=torch.float32)
-            self._sum[name].add_(vector.float(), alpha=1 / norm)
+        self._sizes = sizes
+        self._sum = self._sum.to(whole) + whole / norm.to(whole)
         self.clients += 1
 
     def mean(self) -> float:
         """Mean cosine over pairs of different clients."""
         if self.clients < 2:
             raise ValueError(f"{self.clients} client was added; a cosine needs two")
-        return (_energy(self._sum) - self.clients) / (self.clients * (self.clients - 1))
+        energy = float(torch.linalg.vector_norm(self._sum, dtype=torch.float64)) ** 2
+        return (energy - self.clients) / (self.clients * (self.clients - 1))

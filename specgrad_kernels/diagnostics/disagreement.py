@@ -26,7 +26,6 @@ from specgrad_kernels.diagnostics.spectra import (
     segment_edges,
     segment_energies,
 )
-from specgrad_kernels.kinds import Bins
 from specgrad_kernels.layout import is_sample_order, permute_axes, sample_order
 from specgrad_kernels.spec import FilterSpec
 
@@ -152,10 +151,11 @@ class _Layer:
         self, first: Tensor, spec: FilterSpec | None, measured: bool, after: dict[str, FilterSpec]
     ) -> None:
         checks.check_kind(first, 0)
-        for each in (spec, *after.values()) if spec else ():
-            _check_fit(first, each)
         self.shape = first.shape
         self.d = first.numel()
+        for each in (spec, *after.values()) if spec else ():
+            checks.check_grads([first], each)
+            self._in_order(first.reshape(-1), each)  # refuses an order that does not fit
         self.dtype = first.dtype if first.dtype == torch.float64 else torch.float32
         self.spec = spec
         self.cutoff = spec.cutoff(self.d) if spec else 0
@@ -187,21 +187,9 @@ class _Layer:
             self.energies += scale * segment_energies(bin_energies(signal), self.edges)
         for label, spec in self.after.items():
             if label not in self._rescaled:
-                self.left[label] += scale * self._filtered_energy(difference, spec)
-
-    def _filtered_energy(self, difference: Tensor, spec: FilterSpec) -> float:
-        """Energy that a linear filter leaves. One that scales bins needs no way back from them."""
-        kind, dims = spec.kind, len(self.shape)
-        parameters = kind.parameters(spec, self.shape, 0)
-        numbers = None if parameters is None else kind.numbers(parameters, self.d, spec)
-        if isinstance(numbers, Bins) and kind.stack_dims(spec, dims) == 0:
-            power = bin_energies(self._in_order(difference, spec))
-            kept = torch.from_numpy(1 - numbers.removed).to(power)
-            power[: len(kept)] *= kept.square_()
-            return float(power.sum())
-        filtered = difference.clone().view(self.shape)
-        ops.apply([filtered], spec)
-        return float(filtered.square_().sum())
+                filtered = difference.clone().view(self.shape)
+                ops.apply([filtered], spec)
+                self.left[label] += scale * float(filtered.square_().sum(dtype=torch.float64))
 
     def _in_order(self, flat: Tensor, spec: FilterSpec | None) -> Tensor:
         """The signal that a filter sees: the layer in its flattening order."""
@@ -227,15 +215,6 @@ class _Layer:
             total_signal=float(torch.dot(self.mean, self.mean)),
             roughness=self.roughness / weight,
         )
-
-
-def _check_fit(gradient: Tensor, spec: FilterSpec) -> None:
-    """Refuse a tensor that the filter or its flattening order cannot take."""
-    checks.check_grads([gradient], spec)
-    if is_sample_order(spec.order):
-        sample_order(gradient.numel(), spec)
-    elif spec.order is not None:
-        permute_axes([gradient], spec)
 
 
 def _moved(mean: Tensor, gradient: Tensor, step: float) -> Tensor:

@@ -72,10 +72,7 @@ def bin_energies(signal: Tensor) -> Tensor:
     """
     spectrum = torch.view_as_real(torch.fft.rfft(signal, norm="ortho"))
     power = spectrum.square_().sum(-1).double()
-    power[1:].mul_(2)
-    if signal.numel() % 2 == 0:
-        power[-1].div_(2)
-    return power
+    return power.mul_(parseval_weights(signal.numel()).to(power.device))
 
 
 def segment_energies(power: Tensor, edges: list[int]) -> Tensor:

@@ -134,15 +134,6 @@ class Bound:
 LEAST_ROUNDS = 64
 
 
-def _checked(rho: float, rounds: int, steps: int) -> None:
-    if not 0 <= rho < 1:
-        raise ValueError(f"rho is {rho}; the theorem needs 0 <= rho < 1, so filter less")
-    if rounds < LEAST_ROUNDS:
-        raise ValueError(f"rounds is {rounds}; the theorem begins at {LEAST_ROUNDS}")
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; a client takes at least 1")
-
-
 def theorem_bound(
     *, gap: float, rho: float, delta_high: float, noise: Noise, rounds: int, steps: int
 ) -> Bound:
@@ -152,7 +143,12 @@ def theorem_bound(
     rho: of :class:`Budget`; delta_high: its measured or certified ``delta_high^2``
     rounds, steps: ``T``, and ``E`` local steps in a round
     """
-    _checked(rho, rounds, steps)
+    if not 0 <= rho < 1:
+        raise ValueError(f"rho is {rho}; the theorem needs 0 <= rho < 1, so filter less")
+    if rounds < LEAST_ROUNDS:
+        raise ValueError(f"rounds is {rounds}; the theorem begins at {LEAST_ROUNDS}")
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; a client takes at least 1")
     root = math.sqrt(rounds)
     drift = (36 * delta_high + 12 * noise.local) / rounds
     spread = 8 * noise.averaged / (steps * root)
@@ -170,10 +166,17 @@ def partial_bound(
     clients: int,
     active: int,
 ) -> Bound:
-    """The corollary: ``active`` of ``clients`` clients of equal weight, drawn in every round."""
-    _checked(rho, rounds, steps)
-    root = math.sqrt(rounds)
-    drift = (36 * delta_high + 12 * noise.local) / rounds
-    drawn = sampling_factor(clients, active) * delta_high
-    spread = 8 * (drawn + noise.local / (active * steps)) / root
-    return Bound(8 * gap / (root * (1 - rho)), (drift + spread) / (1 - rho))
+    """The corollary: ``active`` of ``clients`` clients of equal weight, drawn in every round.
+
+    It is the theorem with more noise of the average: only those drawn share their noise, and what
+    they disagree about is the same in all steps of the round.
+    """
+    drawn = steps * sampling_factor(clients, active) * delta_high
+    return theorem_bound(
+        gap=gap,
+        rho=rho,
+        delta_high=delta_high,
+        noise=Noise(noise.local, noise.local / active + drawn),
+        rounds=rounds,
+        steps=steps,
+    )

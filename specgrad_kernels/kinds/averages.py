@@ -9,7 +9,6 @@ from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from specgrad_kernels import reference
 from specgrad_kernels.kinds.base import Kind, LocalAverage, local_average, whole_number
@@ -43,9 +42,6 @@ class Lap(Kind):
         # wider than the signal on both sides changes nothing where only samples inside count
         return min(window, 2 * d - 1) if window and spec.boundary == "count" else window
 
-    def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
-        return reference.lap_detrend(signals, parameters, spec.boundary)
-
     def numbers(self, parameters: int, d: int, spec: FilterSpec) -> LocalAverage:
         weights = np.full(parameters // 2 + 1, 1 / parameters)
         return local_average(weights, spec.boundary, d, box=True)
@@ -59,9 +55,6 @@ class Gaussian(Kind):
 
     def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> float | None:
         return spec.sigma_of(math.prod(shape), index)
-
-    def reference(self, signals: Tensor, parameters: float, spec: FilterSpec) -> Tensor:
-        return reference.gaussian_detrend(signals, parameters, spec.boundary)
 
     def numbers(self, parameters: float, d: int, spec: FilterSpec) -> LocalAverage:
         weights = reference.gaussian_weights(parameters).numpy()

@@ -14,8 +14,11 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from specgrad_kernels import reference
 
 if TYPE_CHECKING:
     from specgrad_kernels.spec import FilterSpec
@@ -34,6 +37,10 @@ class Bins:
     def norm(self) -> float:
         """By how much a gradient can grow."""
         return max(1.0, float(np.max(np.abs(1 - self.removed), initial=0.0)))
+
+    def equation(self, signals: Tensor) -> Tensor:
+        """What is left of ``[count, d]`` signals, in plain PyTorch."""
+        return reference.scale_bins(signals, torch.from_numpy(1 - self.removed))
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,11 @@ class LocalAverage:
             "replicate": 1 + float(beyond[1:].sum()),
         }
         return 1 + math.sqrt(heaviest[self.boundary])
+
+    def equation(self, signals: Tensor) -> Tensor:
+        """What is left of ``[count, d]`` signals, in plain PyTorch."""
+        both_sides = np.concatenate([self.weights[:0:-1], self.weights])
+        return signals - reference.smooth(signals, torch.from_numpy(both_sides), self.boundary)
 
 
 def local_average(weights: Array, boundary: str, d: int, box: bool) -> LocalAverage:
@@ -115,8 +127,11 @@ class Kind:
         raise NotImplementedError
 
     def reference(self, signals: Tensor, parameters: Any, spec: FilterSpec) -> Tensor:
-        """The equation: ``signals`` is ``[count, d]``."""
-        raise NotImplementedError
+        """The equation for ``[count, d]`` signals: that of the numbers, where there are any."""
+        numbers = self.numbers(parameters, signals.shape[-1], spec)
+        if numbers is None:
+            raise NotImplementedError
+        return numbers.equation(signals)
 
     def numbers(self, parameters: Any, d: int, spec: FilterSpec) -> Numbers | None:
         """What backends compute with; ``None`` where only the equation exists."""

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from specgrad_kernels import reference
@@ -41,9 +42,6 @@ class FftHigh(_ByCutoff):
 
     name = "fft_high"
 
-    def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
-        return reference.suppress_high(signals, parameters)
-
     def numbers(self, parameters: int, d: int, spec: FilterSpec) -> Bins:
         removed = np.zeros(reference.num_bins(d))
         removed[-parameters:] = 1
@@ -55,9 +53,6 @@ class RandomBins(_ByCutoff):
 
     name = "random"
     own_field = ("seed", whole_number("an integer", lambda n: True))
-
-    def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
-        return reference.suppress_random(signals, parameters, spec.seed)
 
     def numbers(self, parameters: int, d: int, spec: FilterSpec) -> Bins:
         removed = np.zeros(reference.num_bins(d))
@@ -72,12 +67,15 @@ class L2(_ByCutoff):
     linear = False
 
     def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
-        return reference.rescale_l2(signals, parameters)
+        norm = torch.linalg.vector_norm(signals, dim=-1, keepdim=True)
+        left = reference.suppress_low(signals, parameters)
+        scale = torch.linalg.vector_norm(left, dim=-1, keepdim=True) / norm
+        return torch.where(norm > 0, signals * scale, signals)
 
 
 class Fft2d(Kind):
-    """Zeroes the lowest bins of every trailing two-dimensional kernel, but of 1x1 kernels none:
-    their only bin is all they have."""
+    """Zeroes the bins of lowest radius, at least one, of every trailing two-dimensional kernel, but
+    of 1x1 kernels none: their only bin is all they have."""
 
     name = "fft2d"
 
@@ -95,6 +93,13 @@ class Fft2d(Kind):
     def reference(
         self, signals: Tensor, parameters: tuple[Fraction, tuple[int, ...]], spec: FilterSpec
     ) -> Tensor:
-        ratio, kernel = parameters
-        kernels = signals.reshape(*signals.shape[:-1], -1, *kernel)
-        return reference.suppress_2d(kernels, ratio).reshape(signals.shape)
+        ratio, (height, width) = parameters
+        rows = torch.fft.fftfreq(height, dtype=torch.float64)
+        columns = torch.fft.rfftfreq(width, dtype=torch.float64)
+        radius = (rows[:, None] ** 2 + columns**2).flatten()
+        count = max(1, math.floor(ratio * len(radius)))
+        keep = torch.ones_like(radius)
+        keep[torch.argsort(radius, stable=True)[:count]] = 0  # the first of those equally low
+        spectrum = torch.fft.rfft2(signals.reshape(-1, height, width))
+        kept = spectrum * keep.view(height, -1).to(signals)
+        return torch.fft.irfft2(kept, s=(height, width)).reshape(signals.shape)

@@ -13,8 +13,6 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from specgrad_kernels.kinds.base import Array, Bins, Kind
 
@@ -72,10 +70,6 @@ class Spectrum(Kind):
     def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> Breakpoints | None:
         points: Breakpoints = tuple(spec.gains or ())
         return points if np.any(gains_of(points, math.prod(shape)) != 1) else None
-
-    def reference(self, signals: Tensor, parameters: Breakpoints, spec: FilterSpec) -> Tensor:
-        gains = torch.from_numpy(gains_of(parameters, signals.shape[-1]))
-        return torch.fft.irfft(torch.fft.rfft(signals) * gains.to(signals), n=signals.shape[-1])
 
     def numbers(self, parameters: Breakpoints, d: int, spec: FilterSpec) -> Bins:
         return Bins(1 - gains_of(parameters, d))

@@ -92,11 +92,9 @@ def test_no_impulse_exceeds_the_bound_of_a_basis(native, d, cutoff, dtype):
         assert np.all(lengths(error) <= bound * lengths(given))
 
 
-def averaged(signals, method, width, boundary):
-    from specgrad_kernels import reference
-
-    detrend = reference.lap_detrend if method == "lap" else reference.gaussian_detrend
-    return detrend(signals.double(), width, boundary)
+def averaged(signals, spec):
+    parameters = spec.kind.parameters(spec, signals.shape[1:], 0)
+    return spec.kind.reference(signals.double(), parameters, spec)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -120,7 +118,7 @@ def test_averages_may_lengthen_a_gradient(backend, method, width, boundary, dtyp
             torch.tensor([1.0390625, -0.466796875], dtype=torch.float64).repeat(d)[None, :d],
         ]
         signals = torch.cat(kinds).to(dtype)
-        exact = averaged(signals, method, width, boundary)
+        exact = averaged(signals, spec)
         filtered = signals.clone()
         filter_grads_(
             [filtered],

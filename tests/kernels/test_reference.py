@@ -1,6 +1,7 @@
 """The reference equations against closed forms and plain numpy."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,7 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgrad_kernels import filter_grads_, reference
+from specgrad_kernels import FilterSpec, filter_grads_, reference
+
+
+def equation(g, method, **fields):
+    """A kind's equation in plain PyTorch, for signals along the last dimension."""
+    spec = FilterSpec(method, **fields)
+    rows = g.reshape(-1, g.shape[-1])
+    parameters = spec.kind.parameters(spec, rows.shape[1:], 0)
+    return spec.kind.reference(rows, parameters, spec).reshape(g.shape)
 
 
 @pytest.mark.parametrize(
@@ -55,30 +64,32 @@ def test_low_and_high_suppression_are_complementary_bands(d):
     g = torch.randn(d, dtype=torch.float64)
     bins = reference.num_bins(d)
     low_removed = reference.suppress_low(g, 10)
-    rest_removed = reference.suppress_high(g, bins - 10)
+    rest_removed = equation(g, "fft_high", ratio=Fraction(bins - 10, bins))
     torch.testing.assert_close(low_removed + rest_removed, g)
 
 
 def test_random_bins_depend_on_seed_and_length_alone():
     g = torch.randn(2, 500, dtype=torch.float64)
-    first = reference.suppress_random(g, 20, seed=3)
-    torch.testing.assert_close(first[0], reference.suppress_random(g[0], 20, seed=3))
+    first = equation(g, "random", ratio=0.08, seed=3)
+    torch.testing.assert_close(first[0], equation(g[0], "random", ratio=0.08, seed=3))
     zeroed = torch.fft.rfft(first[0]).abs() < 1e-9
     assert int(zeroed.sum()) == 20
-    assert not torch.equal(first, reference.suppress_random(g, 20, seed=4))
+    assert not torch.equal(first, equation(g, "random", ratio=0.08, seed=4))
 
 
 def test_rescale_keeps_direction_and_takes_the_filtered_norm():
     g = torch.randn(300, dtype=torch.float64)
-    scaled = reference.rescale_l2(g, 30)
+    scaled = equation(g, "l2", ratio=0.2)
     assert torch.cosine_similarity(scaled, g, dim=0) == pytest.approx(1)
     assert scaled.norm() == pytest.approx(reference.suppress_low(g, 30).norm().item())
-    assert torch.equal(reference.rescale_l2(torch.zeros(100), 5), torch.zeros(100))
+    assert torch.equal(equation(torch.zeros(100), "l2", ratio=0.1), torch.zeros(100))
 
 
 def test_2d_suppression_removes_the_kernel_mean():
     kernels = torch.randn(4, 3, 3, 3, dtype=torch.float64)
-    filtered = reference.suppress_2d(kernels, 0.05)
+    spec = FilterSpec("fft2d", ratio=0.05)
+    filtered = spec.kind.reference(kernels.view(1, -1), (spec.ratio, (3, 3)), spec)
+    filtered = filtered.view_as(kernels)
     torch.testing.assert_close(filtered, kernels - kernels.mean((-1, -2), keepdim=True))
 
 
@@ -115,12 +126,11 @@ def test_circular_detrends_have_the_closed_form_response():
         f = k / d
         wave = torch.cos(2 * math.pi * f * n)
         box = math.sin(math.pi * f * 25) / (25 * math.sin(math.pi * f)) if k else 1.0
-        torch.testing.assert_close(
-            reference.lap_detrend(wave, 25, "circular"), (1 - box) * wave, atol=1e-12, rtol=0
-        )
+        lap = equation(wave, "lap", window=25, boundary="circular")
+        torch.testing.assert_close(lap, (1 - box) * wave, atol=1e-12, rtol=0)
         gauss = math.exp(-2 * (math.pi * 7.5 * f) ** 2)
         torch.testing.assert_close(
-            reference.gaussian_detrend(wave, 7.5, "circular"),
+            equation(wave, "gaussian", sigma=7.5, boundary="circular"),
             (1 - gauss) * wave,
             atol=2e-4,  # the Gaussian is cut at 4 sigma
             rtol=0,
@@ -130,8 +140,8 @@ def test_circular_detrends_have_the_closed_form_response():
 @pytest.mark.parametrize("boundary", ["count", "circular", "reflect", "replicate"])
 def test_constants_vanish_up_to_the_ends(boundary):
     constant = torch.full((90,), 3.7, dtype=torch.float64)
-    assert reference.lap_detrend(constant, 25, boundary).abs().max() < 1e-14
-    assert reference.gaussian_detrend(constant, 7.5, boundary).abs().max() < 1e-14
+    for method, width in (("lap", {"window": 25}), ("gaussian", {"sigma": 7.5})):
+        assert equation(constant, method, boundary=boundary, **width).abs().max() < 1e-14
 
 
 @pytest.mark.parametrize("seed", [2**62, -(2**70), 10**40, -1])
