@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -70,17 +69,16 @@ struct TensorPlan {
   int64_t bytes = 0;             // from the first that it can touch to the last; 0 when it is empty
   int64_t filter = -1;           // -1: left alone
   std::vector<int64_t> offsets;  // of the signals in it, in bytes
-  Layout whole, signal;
+  Layout signal;
 };
 
 // What became of a call. Only `done` has written anything.
-enum class Outcome { done, unknown_layout, interleaved, nonfinite, negated };
+enum class Outcome { done, unknown_layout, interleaved, negated };
 
 class Program {
  public:
-  Program(const std::vector<FilterDesign>& designs, std::vector<TensorPlan> tensors,
-          bool refuse_nonfinite)
-      : tensors_(std::move(tensors)), refuse_nonfinite_(refuse_nonfinite) {
+  Program(const std::vector<FilterDesign>& designs, std::vector<TensorPlan> tensors)
+      : tensors_(std::move(tensors)) {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const TensorPlan& tensor = tensors_[i];
       if (tensor.filter < 0) continue;
@@ -120,7 +118,6 @@ class Program {
   Outcome run(const std::vector<void*>& data, bool disjoint, int threads, const RunSlots& run_slots,
               Workspace& workspace) const {
     if (!known_disjoint(data, disjoint)) return Outcome::interleaved;
-    if (refuse_nonfinite_ && !finite(data)) return Outcome::nonfinite;
     const int slots = total_cost_ < kWorthAThread ? 1 : std::max(threads, 1);
     if (static_cast<int>(workspace.slots.size()) < slots) workspace.slots.resize(slots);
     size_t large = 0;  // each of them a batch of its own
@@ -207,29 +204,6 @@ class Program {
     return places == disjoint_places_;
   }
 
-  template <class T>
-  static bool all_finite(const Signal& signal) {
-    T strip[1024];
-    for (int64_t a = 0; a < signal.layout->d; a += 1024) {
-      const int64_t b = std::min<int64_t>(a + 1024, signal.layout->d);
-      kernels<T>().read(signal, a, b, strip);
-      for (int64_t i = 0; i < b - a; ++i) {
-        if (!std::isfinite(strip[i])) return false;
-      }
-    }
-    return true;
-  }
-
-  bool finite(const std::vector<void*>& data) const {
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      const Signal signal{&tensors_[i].whole, data[i]};
-      const bool fine = tensors_[i].dtype == DType::f64 ? all_finite<double>(signal)
-                                                        : all_finite<float>(signal);
-      if (tensors_[i].bytes && !fine) return false;
-    }
-    return true;
-  }
-
   bool is_large(const Job& job, int slots) const {
     return job.filter->cost > 0.6 * total_cost_ / slots && job.filter->cost > kWorthAThread;
   }
@@ -271,7 +245,6 @@ class Program {
   }
 
   std::vector<TensorPlan> tensors_;
-  bool refuse_nonfinite_;
   std::map<std::pair<int64_t, bool>, Filter> filters_;  // by design and `direct`
   std::vector<Job> jobs_;
   std::vector<size_t> batches_;  // where in jobs_ each starts, and the end

@@ -319,9 +319,8 @@ std::vector<int64_t> signal_offsets(int64_t dims, const int64_t* sizes, const in
 
 // Adds the program of a plan for a list of gradients. `tensors` has for each its dtype, its number of
 // dimensions, its sizes and strides, its filter, its bytes, how many of its dimensions are a stack,
-// and twice a number of merged dimensions, their sizes and strides: of the whole and of one signal.
-void load(int64_t plan, std::vector<int64_t> designs, Tensor values, std::vector<int64_t> tensors,
-          bool refuse_nonfinite) {
+// and the number of merged dimensions of one signal, their sizes and strides.
+void load(int64_t plan, std::vector<int64_t> designs, Tensor values, std::vector<int64_t> tensors) {
   Reader words(tensors);
   std::vector<TensorPlan> plans;
   LayoutKey layouts;
@@ -337,13 +336,11 @@ void load(int64_t plan, std::vector<int64_t> designs, Tensor values, std::vector
     if (tensor.filter >= 0) {
       tensor.offsets = signal_offsets(stack, sizes, strides, element_size(tensor.dtype));
     }
-    tensor.whole = read_layout(words, tensor.dtype);
     tensor.signal = read_layout(words, tensor.dtype);
     plans.push_back(std::move(tensor));
   }
   programs().add(plan, std::move(layouts),
-                 std::make_shared<const Program>(read_designs(designs, values), std::move(plans),
-                                                 refuse_nonfinite));
+                 std::make_shared<const Program>(read_designs(designs, values), std::move(plans)));
 }
 
 // Bytes that one signal needs besides its own.
@@ -366,8 +363,7 @@ std::tuple<int64_t, int64_t> release_memory() {
 }  // namespace
 
 STABLE_TORCH_LIBRARY(specgrad_native, m) {
-  m.def(
-      "load(int plan, int[] designs, Tensor values, int[] tensors, bool refuse_nonfinite) -> ()");
+  m.def("load(int plan, int[] designs, Tensor values, int[] tensors) -> ()");
   m.def("workspace_bytes(int[] designs, Tensor values, bool direct) -> int");
   m.def("instruction_set() -> str");
   m.def("bytes_a_vector() -> int");

@@ -13,13 +13,13 @@ from torch import Tensor
 
 
 class _Places:
-    """The addresses of a tensor's elements, as NumPy asks for them."""
+    """The addresses of a tensor's elements plus one, as NumPy asks for them."""
 
     def __init__(self, grad: Tensor) -> None:
         width = grad.element_size()
         self.__array_interface__ = {
             "version": 3,
-            "data": (grad.data_ptr(), True),
+            "data": (grad.data_ptr() + 1, True),  # 0, where there is no memory, is refused
             "shape": tuple(grad.shape),
             "strides": tuple(stride * width for stride in grad.stride()),
             "typestr": f"|V{width}",

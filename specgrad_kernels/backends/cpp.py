@@ -22,8 +22,9 @@ from specgrad_kernels.spec import FilterSpec
 
 NAME = "cpp"
 
+_SUMMED_IN = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 _STRATEGIES = ("dense", "band", "full", "padded", "box", "weights")
-_UNKNOWN_LAYOUT, _INTERLEAVED, _NONFINITE, _NEGATED = 1, 2, 3, 4
+_UNKNOWN_LAYOUT, _INTERLEAVED, _NEGATED = 1, 2, 3
 """Why the kernel wrote nothing; 0 is done."""
 
 
@@ -78,10 +79,17 @@ _any_requires_grad: Callable[..., bool] = getattr(
 )
 
 
+def _surely_finite(grads: Sequence[Tensor]) -> bool:
+    """Whether their sums are, which is the quickest to ask; a sum can overflow by itself."""
+    return all(math.isfinite(grad.sum(dtype=_SUMMED_IN.get(grad.dtype))) for grad in grads)
+
+
 def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """Filter in place. The kernel only recognises bad input; the checks explain it."""
     try:
-        refused = _any_requires_grad(*grads) or _run(grads, spec.handle)
+        refused = _any_requires_grad(*grads)
+        refused = refused or (spec.nonfinite == "raise" and not _surely_finite(grads))
+        refused = refused or _run(grads, spec.handle)
     except (AttributeError, RuntimeError, TypeError, ValueError):
         checks.check_grads(grads, spec)
         raise
@@ -93,6 +101,8 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
 def _run_after_checks(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """What is new, such as layouts or slices of one tensor, is looked at once and remembered."""
     checks.check_grads(grads, spec)
+    if spec.nonfinite == "raise":
+        checks.check_finite(grads)
     outcome = _run(grads, spec.handle, True)
     if outcome == _NEGATED:
         plain = [grad.resolve_neg() for grad in grads]
@@ -102,9 +112,7 @@ def _run_after_checks(grads: Sequence[Tensor], spec: FilterSpec) -> None:
         return
     if outcome == _UNKNOWN_LAYOUT:
         _compile(grads, spec)
-        outcome = _run(grads, spec.handle, True)
-    if outcome == _NONFINITE:
-        checks.check_finite(grads)
+        _run(grads, spec.handle, True)
 
 
 class _Design(NamedTuple):
@@ -171,10 +179,9 @@ def _compile(grads: Sequence[Tensor], spec: FilterSpec) -> None:
         dtype = checks.FLOAT_DTYPES.index(grad.dtype)
         tensors += [dtype, grad.dim(), *grad.shape, *grad.stride()]
         tensors += [known.get(key, -1), end - start, stack]
-        for first in (0, stack):
-            sizes, strides = collapse(grad.shape[first:], grad.stride()[first:])
-            tensors += [len(sizes), *sizes, *strides]
-    _NATIVE.load(spec.handle, designs, _joined(values), tensors, spec.nonfinite == "raise")
+        sizes, strides = collapse(grad.shape[stack:], grad.stride()[stack:])
+        tensors += [len(sizes), *sizes, *strides]
+    _NATIVE.load(spec.handle, designs, _joined(values), tensors)
 
 
 def release_memory() -> tuple[int, int]:
