@@ -5,14 +5,12 @@
 // any chunk is written, so that no chunk sees another's result.
 
 // Where sample i of the extended signal comes from, or -1 for a zero.
-static inline int64_t extended_index(int64_t i, int64_t d, int64_t radius, Boundary boundary) {
+static inline int64_t extended_index(int64_t i, int64_t d, Boundary boundary) {
   if (i >= 0 && i < d) return i;
   switch (boundary) {
     case Boundary::count: return -1;
     case Boundary::circular: return ((i % d) + d) % d;
-    case Boundary::reflect:
-      if (radius < d) return i < 0 ? -i : 2 * (d - 1) - i;
-      [[fallthrough]];
+    case Boundary::reflect: return i < 0 ? -i : 2 * (d - 1) - i;
     case Boundary::replicate: return i < 0 ? 0 : d - 1;
   }
   return -1;
@@ -30,7 +28,7 @@ static void read_extended(const DetrendPlan<T>& plan, const Signal& signal, int6
       i = stop;
       continue;
     }
-    const int64_t index = extended_index(i, d, plan.radius, plan.boundary);
+    const int64_t index = extended_index(i, d, plan.boundary);
     if (index < 0) {
       out[i - begin] = T(0);
     } else {
@@ -216,17 +214,8 @@ static void subtract_weighted_sum(const DetrendPlan<T>& plan, const T* x, int64_
   for (; i < count; ++i) out[i] = x[i + plan.radius] - dot(weights, x + i, taps);
 }
 
-// Samples [0, low) and [high, count) of a tile are so near an end of the signal that part of
-// their window lies outside.
-struct Ends {
-  int64_t low, high;
-
-  Ends(int64_t radius, int64_t d, int64_t begin, int64_t count)
-      : low(std::clamp<int64_t>(radius - begin, 0, count)),
-        high(std::clamp<int64_t>(d - radius - begin, low, count)) {}
-};
-
-// There, `count` divides by the weights inside.
+// Near an end of the signal, where part of a window lies outside, `count` divides by the weights
+// inside.
 template <class T, class SumAt>
 static void subtract_at_ends(const DetrendPlan<T>& plan, int64_t d, int64_t begin, int64_t count,
                              const T* x, SumAt sum_at, T* out) {
@@ -235,14 +224,16 @@ static void subtract_at_ends(const DetrendPlan<T>& plan, int64_t d, int64_t begi
     return plan.weights.empty() ? static_cast<double>(reach) : plan.one_sided[reach];
   };
   const double centre = plan.weights.empty() ? 1 : static_cast<double>(plan.weights[radius]);
-  const auto correct = [&](int64_t i) {
-    const double inside = centre + one_sided(std::min(radius, begin + i)) +
-                          one_sided(std::min(radius, d - 1 - begin - i));
-    out[i] = x[i] - static_cast<T>(sum_at(i) / inside);
+  const auto correct = [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) {
+      const double inside = centre + one_sided(std::min(radius, begin + i)) +
+                            one_sided(std::min(radius, d - 1 - begin - i));
+      out[i] = x[i] - static_cast<T>(sum_at(i) / inside);
+    }
   };
-  const Ends ends(radius, d, begin, count);
-  for (int64_t i = 0; i < ends.low; ++i) correct(i);
-  for (int64_t i = ends.high; i < count; ++i) correct(i);
+  const int64_t low = std::clamp<int64_t>(radius - begin, 0, count);
+  correct(0, low);
+  correct(std::clamp<int64_t>(d - radius - begin, low, count), count);
 }
 
 // out = detrended samples [begin, begin + count) of d; `extended` starts `radius` before them.
@@ -251,29 +242,16 @@ static void detrend_tile_into(const DetrendPlan<T>& plan, int64_t d, int64_t beg
                               const T* extended, T* work, T* out) {
   const int64_t window = 2 * plan.radius + 1;
   const T* x = extended + plan.radius;
-  const bool ends = plan.boundary == Boundary::count;
+  const auto at_ends = [&](auto sum_at) {
+    if (plan.boundary == Boundary::count) subtract_at_ends(plan, d, begin, count, x, sum_at, out);
+  };
   if (plan.weights.empty()) {
     const MovingSum<T> sum(extended, count, window, work);
     subtract_moving_sum(sum, x, static_cast<T>(1.0 / static_cast<double>(window)), count, out);
-    if (ends) {
-      subtract_at_ends(plan, d, begin, count, x, [&](int64_t i) { return sum.at(i); }, out);
-    }
-    return;
-  }
-  subtract_weighted_sum(plan, extended, count, out);
-  if (ends) {
-    // The sums themselves: taking them from x - out would lose the digits that count here.
-    const auto sum_range = [&](int64_t from, int64_t to) {
-      for (int64_t i = from; i < to; i += kLanes<T>) {
-        Vec<T> sums[1] = {};
-        weighted_vectors<1>(extended + i, plan.weights.data(), window, sums);
-        store(work + i, sums[0]);
-      }
-    };
-    const Ends near(plan.radius, d, begin, count);
-    sum_range(0, near.low);
-    sum_range(near.high, count);
-    subtract_at_ends(plan, d, begin, count, x, [&](int64_t i) { return work[i]; }, out);
+    at_ends([&](int64_t i) { return sum.at(i); });
+  } else {
+    subtract_weighted_sum(plan, extended, count, out);
+    at_ends([&](int64_t i) { return dot(plan.weights.data(), extended + i, window); });
   }
 }
 

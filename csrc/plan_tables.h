@@ -7,6 +7,7 @@
 
 #include "design.h"
 #include "plans.h"
+#include "workspace.h"
 
 namespace specgrad {
 
@@ -56,7 +57,7 @@ void fill_twiddles(CirculantPlan<T>& plan, int lanes) {
   const int64_t size = plan.rows * plan.columns;
   // A full table is as large as the grid itself: affordable only for small grids.
   const int64_t block = size <= (1 << 15) ? 1 : kTwiddleBlock;
-  plan.spans = ceil_div(plan.columns, block);
+  plan.spans = ceil_div(plan.pitch, block);
   const auto fill = [&](std::vector<T>& table, int64_t count, int64_t step, double factor) {
     table.assign(plan.groups * count * 2 * lanes, T(0));
     for (int64_t k = 0; k <= plan.rows / 2; ++k) {
@@ -113,8 +114,8 @@ CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
   CirculantPlan<T> plan;
   plan.rows = design.rows();
   plan.columns = design.columns();
+  plan.pitch = grid_pitch(plan.columns, lanes);
   plan.groups = ceil_div(plan.rows / 2 + 1, lanes);
-  plan.packed = plan.columns % (2 * lanes) == 0;
   plan.down = make_transform<T>(plan.rows, design.down);
   plan.along = make_transform<T>(plan.columns, design.along);
   fill_twiddles(plan, lanes);

@@ -23,7 +23,7 @@ from specgrad_kernels.spec import FilterSpec
 NAME = "cpp"
 
 _SUMMED_IN = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
-_STRATEGIES = ("dense", "band", "full", "padded", "box", "weights")
+_STRATEGIES = ("dense", "band", "full", "box", "weights")
 _UNKNOWN_LAYOUT, _INTERLEAVED, _NEGATED = 1, 2, 3
 """Why the kernel wrote nothing; 0 is done."""
 
@@ -144,7 +144,7 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Design:
             f"the tables for a layer of {d} samples do not fit the memory, since its "
             "length has a large prime factor; leave the layer out, or filter it in pieces"
         ) from None
-    strategy = _STRATEGIES.index(chosen.strategy)
+    strategy = _STRATEGIES.index(chosen.strategy.replace("padded", "full"))
     integers = [strategy, double, d, chosen.hop, chosen.width, 0, len(gains)]
     for length in (chosen.grid.rows, chosen.grid.columns):
         passes = design.transform_passes(length)
