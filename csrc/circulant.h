@@ -124,11 +124,12 @@ static void scatter(const Rows<T>& rows, Elements<const T> twiddles, int64_t pit
 }
 
 // The last pass forward, the gains and the first pass back, element by element of a group.
-// R == 0 stands for any odd radix. `Edges` says that of each four only the first and the last
-// have gains: the band of a grid twice as fine as it needs.
-template <int R, bool Edges, class T>
-static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, Elements<T> elements) {
+// R == 0 stands for any odd radix. Not inlined: side by side they crowd each other's registers.
+template <int R, class T>
+static __attribute__((noinline)) void gain_pass(const CirculantPlan<T>& plan, int64_t group,
+                                                Elements<T> elements) {
   const int count = R ? R : plan.along.passes.back().radix;
+  const T* roots = R == 1 ? nullptr : plan.along.roots.data() + plan.along.passes.back().roots;
   const int64_t row = group * kLanes<T>;
   const auto amplified = [&](int64_t position, Complex<T> x) __attribute__((always_inline)) {
     const int64_t offset = plan.gain_offset[position];
@@ -139,26 +140,9 @@ static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, Elemen
   for (int64_t block = 0; block < plan.columns; block += count) {
     Complex<T> a[R ? R : kLargestPrime];
     for (int r = 0; r < count; ++r) a[r] = elements[block + r];
-    if constexpr (Edges) {
-      const Complex<T> sum = a[0] + a[2] + (a[1] + a[3]);
-      const Complex<T> turned = quarter_turn<false>(a[1] - a[3]);
-      const Complex<T> first = amplified(block, sum);
-      const Complex<T> last = amplified(block + 3, a[0] - a[2] - turned);
-      const Complex<T> back = quarter_turn<true>(last);
-      a[0] = first + last;
-      a[1] = first - back;
-      a[2] = first - last;
-      a[3] = first + back;
-    } else if constexpr (R != 0) {
-      small_transform<R, false>(a);
-      for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
-      small_transform<R, true>(a);
-    } else {
-      const T* roots = plan.along.roots.data() + plan.along.passes.back().roots;
-      odd_transform<false>(a, count, roots);
-      for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
-      odd_transform<true>(a, count, roots);
-    }
+    small_transform<R, false>(a, count, roots);
+    for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
+    small_transform<R, true>(a, count, roots);
     for (int r = 0; r < count; ++r) elements.put(block + r, a[r]);
   }
 }
@@ -166,18 +150,16 @@ static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, Elemen
 template <class T>
 static inline void any_gain_pass(const CirculantPlan<T>& plan, int64_t group,
                                  Elements<T> elements) {
-  if (plan.along.passes.empty()) return gain_pass<1, false>(plan, group, elements);
-  if (plan.edges) return gain_pass<4, true>(plan, group, elements);
+  if (plan.along.passes.empty()) return gain_pass<1>(plan, group, elements);
   const bool small = with_constant<2, 3, 4, 5, 6, 8>(
-      plan.along.passes.back().radix,
-      SPECGRAD_EACH { gain_pass<index, false>(plan, group, elements); });
-  if (!small) gain_pass<0, false>(plan, group, elements);
+      plan.along.passes.back().radix, SPECGRAD_EACH { gain_pass<index>(plan, group, elements); });
+  if (!small) gain_pass<0>(plan, group, elements);
 }
 
 // Transforms along the rows of a group, with the gains between them.
 template <class T>
-static inline void filter_elements(const CirculantPlan<T>& plan, int64_t group,
-                                   Elements<T> elements) {
+static __attribute__((noinline)) void filter_elements(const CirculantPlan<T>& plan, int64_t group,
+                                                      Elements<T> elements) {
   const int middle = static_cast<int>(plan.along.passes.size()) - 1;
   for (int pass = 0; pass < middle; ++pass) any_pass<false>(plan.along, pass, elements, elements);
   any_gain_pass(plan, group, elements);

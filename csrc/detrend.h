@@ -214,8 +214,17 @@ static void subtract_weighted_sum(const DetrendPlan<T>& plan, const T* x, int64_
   for (; i < count; ++i) out[i] = x[i + plan.radius] - dot(weights, x + i, taps);
 }
 
-// Near an end of the signal, where part of a window lies outside, `count` divides by the weights
-// inside.
+// Samples [0, low) and [high, count) of a tile are so near an end of the signal that part of
+// their window lies outside.
+struct Ends {
+  int64_t low, high;
+
+  Ends(int64_t radius, int64_t d, int64_t begin, int64_t count)
+      : low(std::clamp<int64_t>(radius - begin, 0, count)),
+        high(std::clamp<int64_t>(d - radius - begin, low, count)) {}
+};
+
+// There, `count` divides by the weights inside.
 template <class T, class SumAt>
 static void subtract_at_ends(const DetrendPlan<T>& plan, int64_t d, int64_t begin, int64_t count,
                              const T* x, SumAt sum_at, T* out) {
@@ -224,16 +233,14 @@ static void subtract_at_ends(const DetrendPlan<T>& plan, int64_t d, int64_t begi
     return plan.weights.empty() ? static_cast<double>(reach) : plan.one_sided[reach];
   };
   const double centre = plan.weights.empty() ? 1 : static_cast<double>(plan.weights[radius]);
-  const auto correct = [&](int64_t from, int64_t to) {
-    for (int64_t i = from; i < to; ++i) {
-      const double inside = centre + one_sided(std::min(radius, begin + i)) +
-                            one_sided(std::min(radius, d - 1 - begin - i));
-      out[i] = x[i] - static_cast<T>(sum_at(i) / inside);
-    }
+  const auto correct = [&](int64_t i) {
+    const double inside = centre + one_sided(std::min(radius, begin + i)) +
+                          one_sided(std::min(radius, d - 1 - begin - i));
+    out[i] = x[i] - static_cast<T>(sum_at(i) / inside);
   };
-  const int64_t low = std::clamp<int64_t>(radius - begin, 0, count);
-  correct(0, low);
-  correct(std::clamp<int64_t>(d - radius - begin, low, count), count);
+  const Ends ends(radius, d, begin, count);
+  for (int64_t i = 0; i < ends.low; ++i) correct(i);
+  for (int64_t i = ends.high; i < count; ++i) correct(i);
 }
 
 // out = detrended samples [begin, begin + count) of d; `extended` starts `radius` before them.
@@ -242,16 +249,29 @@ static void detrend_tile_into(const DetrendPlan<T>& plan, int64_t d, int64_t beg
                               const T* extended, T* work, T* out) {
   const int64_t window = 2 * plan.radius + 1;
   const T* x = extended + plan.radius;
-  const auto at_ends = [&](auto sum_at) {
-    if (plan.boundary == Boundary::count) subtract_at_ends(plan, d, begin, count, x, sum_at, out);
-  };
+  const bool ends = plan.boundary == Boundary::count;
   if (plan.weights.empty()) {
     const MovingSum<T> sum(extended, count, window, work);
     subtract_moving_sum(sum, x, static_cast<T>(1.0 / static_cast<double>(window)), count, out);
-    at_ends([&](int64_t i) { return sum.at(i); });
-  } else {
-    subtract_weighted_sum(plan, extended, count, out);
-    at_ends([&](int64_t i) { return dot(plan.weights.data(), extended + i, window); });
+    if (ends) {
+      subtract_at_ends(plan, d, begin, count, x, [&](int64_t i) { return sum.at(i); }, out);
+    }
+    return;
+  }
+  subtract_weighted_sum(plan, extended, count, out);
+  if (ends) {
+    // The sums themselves: taking them from x - out would lose the digits that count here.
+    const auto sum_range = [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; i += kLanes<T>) {
+        Vec<T> sums[1] = {};
+        weighted_vectors<1>(extended + i, plan.weights.data(), window, sums);
+        store(work + i, sums[0]);
+      }
+    };
+    const Ends near(plan.radius, d, begin, count);
+    sum_range(0, near.low);
+    sum_range(near.high, count);
+    subtract_at_ends(plan, d, begin, count, x, [&](int64_t i) { return work[i]; }, out);
   }
 }
 

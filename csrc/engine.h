@@ -12,13 +12,12 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "design.h"
 #include "filters.h"
-#include "kernels.h"
+#include "plans.h"
 #include "signal.h"
 
 namespace specgrad {
@@ -163,16 +162,12 @@ class Program {
     return &filter;
   }
 
-  struct Extent {
-    int64_t start, end;
-    size_t tensor;
-    bool operator<(const Extent& other) const {
-      return std::tie(start, end, tensor) < std::tie(other.start, other.end, other.tensor);
-    }
-  };
+  static int64_t address(const void* data) {
+    return static_cast<int64_t>(reinterpret_cast<intptr_t>(data));
+  }
 
   bool known_disjoint(const std::vector<void*>& data, bool disjoint) const {
-    static thread_local std::vector<Extent> extents;
+    static thread_local std::vector<std::pair<int64_t, int64_t>> extents;  // from, to
     extents.clear();
     for (size_t i = 0; i < data.size(); ++i) {
       if (!tensors_[i].bytes) continue;
@@ -181,23 +176,23 @@ class Program {
             "a gradient has no memory of its own; pass the tensors that it is made of, or "
             "backend='torch'");
       }
-      const int64_t start = static_cast<int64_t>(reinterpret_cast<intptr_t>(data[i]));
-      extents.push_back({start, start + tensors_[i].bytes, i});
+      extents.emplace_back(address(data[i]), address(data[i]) + tensors_[i].bytes);
     }
     std::sort(extents.begin(), extents.end());
     for (size_t i = 1; i < extents.size(); ++i) {
-      if (extents[i].start < extents[i - 1].end) return known_places(extents, disjoint);
+      if (extents[i].first < extents[i - 1].second) {
+        return known_places(data, extents.front().first, disjoint);
+      }
     }
     return true;
   }
 
   // Slices of one tensor lie within each other's extents on every call: the places of the last
   // that were found to share nothing are remembered.
-  bool known_places(const std::vector<Extent>& extents, bool disjoint) const {
+  bool known_places(const std::vector<void*>& data, int64_t first, bool disjoint) const {
     std::vector<int64_t> places;
-    for (const Extent& extent : extents) {
-      places.push_back(static_cast<int64_t>(extent.tensor));
-      places.push_back(extent.start - extents.front().start);
+    for (size_t i = 0; i < data.size(); ++i) {
+      if (tensors_[i].bytes) places.push_back(address(data[i]) - first);
     }
     const std::lock_guard<std::mutex> lock(disjoint_mutex_);
     if (disjoint) disjoint_places_ = places;

@@ -118,22 +118,26 @@ class Builder {
       return add_circulant(
           plan, [](const Piece& piece) { return static_cast<T*>(piece.signal.data); });
     }
-    const auto add_rows = [&](auto copy) {
+    const auto add_copy = [&](auto copy) {
       const int64_t size = std::max<int64_t>(1, (1 << 14) / plan.pitch);
       add_phase(plan.rows, size, [=, &plan, d = design_.d](const Piece& piece) {
-        for (int64_t row = piece.begin; row < piece.end; ++row) {
+        const int64_t step = plan.pitch == plan.columns ? piece.end - piece.begin : 1;
+        for (int64_t row = piece.begin; row < piece.end; row += step) {
           const int64_t from = std::min(row * plan.columns, d);
-          const int64_t to = std::min(from + plan.columns, d);
-          copy(piece.signal, from, to, piece.shared + row * plan.pitch);
+          const int64_t to = std::min(from + step * plan.columns, d);
+          T* const rows = piece.shared + row * plan.pitch;
+          copy(piece.signal, from, to, rows, rows + step * plan.pitch);
         }
       });
     };
-    add_rows([&plan](const Signal& signal, int64_t from, int64_t to, T* row) {
-      kernels<T>().read(signal, from, to, row);
-      std::fill(row + (to - from), row + plan.pitch, T(0));
+    add_copy([](const Signal& signal, int64_t from, int64_t to, T* rows, T* end) {
+      kernels<T>().read(signal, from, to, rows);
+      std::fill(rows + (to - from), end, T(0));
     });
     add_circulant(plan, [](const Piece& piece) { return piece.shared; });
-    add_rows(kernels<T>().write);
+    add_copy([](const Signal& signal, int64_t from, int64_t to, const T* rows, const T*) {
+      kernels<T>().write(signal, from, to, rows);
+    });
   }
 
   void add_dense() {
@@ -191,7 +195,7 @@ Memory memory_of(const FilterDesign& design, bool direct) {
         const int64_t radius = design.radius(), length = detrend_tile(radius);
         const int64_t sums = design.strategy == Strategy::box
                                  ? moving_sum_scratch(length, 2 * radius + 1, lanes)
-                                 : 0;
+                                 : length + lanes;
         return {2 * radius * ceil_div(design.d, detrend_chunk(radius)),
                 2 * length + 2 * radius + 4 * lanes + sums};
       }

@@ -6,9 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "kernels.h"
 #include "workspace.h"

@@ -25,7 +25,7 @@ TransformPlan<T> make_transform(int64_t length, const std::vector<int>& radices)
         plan.twiddles.push_back(static_cast<T>(std::sin(angle)));
       }
     }
-    if (radix > 6 && radix != 8) {
+    if (radix % 2 && radix > 5) {
       for (int j = 0; j < radix; ++j) {
         plan.roots.push_back(static_cast<T>(std::cos(-2 * kPi * j / radix)));
         plan.roots.push_back(static_cast<T>(std::sin(-2 * kPi * j / radix)));
@@ -101,11 +101,6 @@ void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
     for (int64_t k1 = 0; k1 < (constant ? lanes : run); ++k1) {
       plan.gains.push_back(static_cast<T>(gain_at(first + (constant ? 0 : k1))));
     }
-  }
-  plan.edges = !design.along.empty() && design.along.back() == 4;
-  for (int64_t position = 0; position < plan.columns; ++position) {
-    const int64_t output = position % 4;
-    if ((output == 1 || output == 2) && plan.gain_offset[position] >= 0) plan.edges = false;
   }
 }
 

@@ -53,7 +53,6 @@ struct CirculantPlan {
   std::vector<T> gains;
   std::vector<int64_t> gain_offset;
   std::vector<int> gain_step;
-  bool edges = false;  // `along` ends in radix 4, and its middle two outputs have no gain
 
   int64_t bytes() const {
     return down.bytes() + along.bytes() +

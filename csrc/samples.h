@@ -1,18 +1,6 @@
 // Reading and writing ranges of a signal as numbers of the computing precision. Included inside
 // the namespace of an instruction set.
 
-static inline uint32_t bits_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  return bits;
-}
-
-static inline float float_of(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
 // How samples are stored, and numbers of the computing precision read and written.
 template <class T>
 struct Plain {
@@ -23,9 +11,15 @@ struct Plain {
 
 struct BF16 {
   using Stored = uint16_t;
-  static float read(uint16_t stored) { return float_of(static_cast<uint32_t>(stored) << 16); }
+  static float read(uint16_t stored) {
+    const uint32_t bits = static_cast<uint32_t>(stored) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  }
   static uint16_t write(float value) {
-    const uint32_t bits = bits_of(value);
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
     if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
     return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
   }
