@@ -2,106 +2,19 @@
 // the columns, twiddles and row transforms with the gains between them, and the way back.
 // Included inside the namespace of an instruction set.
 //
-// Column tiles are 2 * lanes wide: two real columns a, b travel as one complex signal a + ib.
-// Where whole tiles fill the grid (`packed`), it holds the spectra of these signals between the
-// steps, in the order that the transform left them in. Else it holds half-complex columns: row k
-// the real and row (rows - k) the imaginary part of frequency k, times two.
+// Column tiles are 2 * lanes wide: two real columns a, b travel as one complex signal a + ib. A row
+// is whole tiles, `pitch` numbers; those that fill the last are zero. Between the steps the grid
+// holds the spectra of these signals, in the order that the transform left them in.
 
-// `count` <= lanes numbers, the rest zero.
-template <class T>
-static inline Vec<T> load_part(const T* p, int64_t count) {
-  if (count >= kLanes<T>) return load(p);
-  alignas(64) T buffer[kLanes<T>] = {};
-  for (int64_t i = 0; i < count; ++i) buffer[i] = p[i];
-  return load(buffer);
-}
-
-template <class T>
-static inline void store_part(T* p, Vec<T> v, int64_t count) {
-  if (count >= kLanes<T>) return store(p, v);
-  alignas(64) T buffer[kLanes<T>];
-  store(buffer, v);
-  for (int64_t i = 0; i < count; ++i) p[i] = buffer[i];
-}
-
-// Tiles of a packed grid are transformed where they are; the passes between the first and the
-// last in a tile of neighbours, because rows that lie far apart would push each other out of the
-// cache.
+// Tiles are transformed where they are; the passes between the first and the last in a tile of
+// neighbours, because rows that lie far apart would push each other out of the cache.
 template <bool Inverse, class T>
-static void packed_columns(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
-                           T* tile) {
+static void columns_transform(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
+                              T* tile) {
   constexpr int wide = 2 * kLanes<T>;
   for (int64_t t = begin; t < end; ++t) {
-    const Elements<T> ends{grid + t * wide, plan.columns};
-    transform<Inverse>(plan.down, ends, plan.columns == wide ? ends : Elements<T>{tile});
-  }
-}
-
-template <class T>
-static void columns_forward(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
-                            T* tile) {
-  if (plan.packed) return packed_columns<false>(plan, grid, begin, end, tile);
-  constexpr int lanes = kLanes<T>;
-  const int64_t rows = plan.rows, columns = plan.columns;
-  const int* position = plan.down.position.data();
-  const Elements<T> elements{tile};
-  for (int64_t t = begin; t < end; ++t) {
-    T* corner = grid + t * 2 * lanes;
-    const int64_t first = columns - t * 2 * lanes, second = first - lanes;
-    for (int64_t r = 0; r < rows; ++r) {
-      const T* p = corner + r * columns;
-      elements.put(r, {load_part(p, first), load_part(p + lanes, second)});
-    }
-    transform<false>(plan.down, elements, elements);
-    const auto put = [&](int64_t row, Vec<T> a, Vec<T> b) {
-      T* p = corner + row * columns;
-      store_part(p, a, first);
-      store_part(p + lanes, b, second);
-    };
-    const Complex<T> zero = elements[0];
-    put(0, zero.re + zero.re, zero.im + zero.im);
-    for (int64_t k = 1; 2 * k < rows; ++k) {
-      const Complex<T> plus = elements[position[k]];
-      const Complex<T> minus = elements[position[rows - k]];
-      put(k, plus.re + minus.re, plus.im + minus.im);
-      put(rows - k, plus.im - minus.im, minus.re - plus.re);
-    }
-    if (rows % 2 == 0) {
-      const Complex<T> middle = elements[position[rows / 2]];
-      put(rows / 2, middle.re + middle.re, middle.im + middle.im);
-    }
-  }
-}
-
-template <class T>
-static void columns_inverse(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
-                            T* tile) {
-  if (plan.packed) return packed_columns<true>(plan, grid, begin, end, tile);
-  constexpr int lanes = kLanes<T>;
-  const int64_t rows = plan.rows, columns = plan.columns;
-  const int* position = plan.down.position.data();
-  const Elements<T> elements{tile};
-  for (int64_t t = begin; t < end; ++t) {
-    T* corner = grid + t * 2 * lanes;
-    const int64_t first = columns - t * 2 * lanes, second = first - lanes;
-    const auto get = [&](int64_t row) -> Complex<T> {
-      const T* p = corner + row * columns;
-      return {load_part(p, first), load_part(p + lanes, second)};
-    };
-    elements.put(0, get(0));
-    for (int64_t k = 1; 2 * k < rows; ++k) {
-      const Complex<T> real = get(k), imaginary = get(rows - k);
-      elements.put(position[k], {real.re - imaginary.im, imaginary.re + real.im});
-      elements.put(position[rows - k], {real.re + imaginary.im, real.im - imaginary.re});
-    }
-    if (rows % 2 == 0) elements.put(position[rows / 2], get(rows / 2));
-    transform<true>(plan.down, elements, elements);
-    for (int64_t r = 0; r < rows; ++r) {
-      const Complex<T> pair = elements[r];
-      T* p = corner + r * columns;
-      store_part(p, pair.re, first);
-      store_part(p + lanes, pair.im, second);
-    }
+    const Elements<T> ends{grid + t * wide, plan.pitch};
+    transform<Inverse>(plan.down, ends, plan.pitch == wide ? ends : Elements<T>{tile});
   }
 }
 
@@ -113,9 +26,9 @@ static inline Elements<const T> twiddles_of(const CirculantPlan<T>& plan, int64_
   if (plan.fine.empty()) return {coarse};
   const Elements<const T> fine{plan.fine.data() + group * kTwiddleBlock * wide};
   const Elements<T> products{room};
-  for (int64_t first = 0; first < plan.columns; first += kTwiddleBlock, coarse += wide) {
+  for (int64_t first = 0; first < plan.pitch; first += kTwiddleBlock, coarse += wide) {
     const Complex<T> base = load_complex(coarse);
-    const int64_t count = std::min(kTwiddleBlock, plan.columns - first);
+    const int64_t count = std::min(kTwiddleBlock, plan.pitch - first);
     for (int64_t i = 0; i < count; ++i) {
       const Complex<T> turn = fine[i];
       products.put(first + i, rotate<false>(base, turn.re, turn.im));
@@ -124,30 +37,30 @@ static inline Elements<const T> twiddles_of(const CirculantPlan<T>& plan, int64_
   return {room};
 }
 
-// The rows of a group of a packed grid, and those of the negative frequencies. Lanes beyond the
-// last row take the place of `beyond`.
+// The rows of a group, and those of the negative frequencies. Lanes beyond the last row take the
+// place of `beyond`.
 template <class T>
-struct PackedRows {
+struct Rows {
   T* plus[kLanes<T>];
   T* minus[kLanes<T>];
 
-  PackedRows(const CirculantPlan<T>& plan, T* grid, int64_t group, T* beyond) {
+  Rows(const CirculantPlan<T>& plan, T* grid, int64_t group, T* beyond) {
     const int* position = plan.down.position.data();
     for (int lane = 0; lane < kLanes<T>; ++lane) {
       const int64_t k = group * kLanes<T> + lane;
       const bool inside = 2 * k <= plan.rows;
-      plus[lane] = inside ? grid + position[k] * plan.columns : beyond;
-      minus[lane] = inside ? grid + position[k ? plan.rows - k : 0] * plan.columns : beyond;
+      plus[lane] = inside ? grid + position[k] * plan.pitch : beyond;
+      minus[lane] = inside ? grid + position[k ? plan.rows - k : 0] * plan.pitch : beyond;
     }
   }
 };
 
 // Takes the spectra of two real columns apart, turns columns into elements, and applies twiddles.
 template <class T>
-static void gather(const PackedRows<T>& rows, Elements<const T> twiddles, int64_t columns,
+static void gather(const Rows<T>& rows, Elements<const T> twiddles, int64_t pitch,
                    Elements<T> elements) {
   constexpr int lanes = kLanes<T>;
-  for (int64_t m2 = 0; m2 < columns; m2 += 2 * lanes) {
+  for (int64_t m2 = 0; m2 < pitch; m2 += 2 * lanes) {
     const auto put = [&](int64_t first, Vec<T>* re, Vec<T>* im) __attribute__((always_inline)) {
       transpose<T>(re);
       transpose<T>(im);
@@ -175,10 +88,10 @@ static void gather(const PackedRows<T>& rows, Elements<const T> twiddles, int64_
 
 // The way back.
 template <class T>
-static void scatter(const PackedRows<T>& rows, Elements<const T> twiddles, int64_t columns,
+static void scatter(const Rows<T>& rows, Elements<const T> twiddles, int64_t pitch,
                     Elements<T> elements) {
   constexpr int lanes = kLanes<T>;
-  for (int64_t m2 = 0; m2 < columns; m2 += 2 * lanes) {
+  for (int64_t m2 = 0; m2 < pitch; m2 += 2 * lanes) {
     const auto put = [&](int64_t column, Vec<T>* plus, Vec<T>* minus)
                          __attribute__((always_inline)) {
       transpose<T>(plus);
@@ -210,70 +123,13 @@ static void scatter(const PackedRows<T>& rows, Elements<const T> twiddles, int64
   }
 }
 
-// The rows of a group of half-complex columns; null where there are none.
-template <class T>
-struct SplitRows {
-  T* real[kLanes<T>];
-  T* imaginary[kLanes<T>];
-
-  SplitRows(const CirculantPlan<T>& plan, T* grid, int64_t group, T*) {
-    for (int lane = 0; lane < kLanes<T>; ++lane) {
-      const int64_t k = group * kLanes<T> + lane;
-      real[lane] = 2 * k <= plan.rows ? grid + k * plan.columns : nullptr;
-      imaginary[lane] =
-          k > 0 && 2 * k < plan.rows ? grid + (plan.rows - k) * plan.columns : nullptr;
-    }
-  }
-};
-
-template <class T>
-static void gather(const SplitRows<T>& rows, Elements<const T> twiddles, int64_t columns,
-                   Elements<T> elements) {
-  constexpr int lanes = kLanes<T>;
-  for (int64_t m2 = 0; m2 < columns; m2 += lanes) {
-    const int64_t count = std::min<int64_t>(lanes, columns - m2);
-    Vec<T> re[lanes], im[lanes];
-    for (int lane = 0; lane < lanes; ++lane) {
-      re[lane] = rows.real[lane] ? load_part(rows.real[lane] + m2, count) : Vec<T>{};
-      im[lane] = rows.imaginary[lane] ? load_part(rows.imaginary[lane] + m2, count) : Vec<T>{};
-    }
-    transpose<T>(re);
-    transpose<T>(im);
-    for (int64_t i = 0; i < count; ++i) {
-      const Complex<T> twiddle = twiddles[m2 + i];
-      elements.put(m2 + i, rotate<false>(Complex<T>{re[i], im[i]}, twiddle.re, twiddle.im));
-    }
-  }
-}
-
-template <class T>
-static void scatter(const SplitRows<T>& rows, Elements<const T> twiddles, int64_t columns,
-                    Elements<T> elements) {
-  constexpr int lanes = kLanes<T>;
-  for (int64_t m2 = 0; m2 < columns; m2 += lanes) {
-    const int64_t count = std::min<int64_t>(lanes, columns - m2);
-    Vec<T> re[lanes] = {}, im[lanes] = {};
-    for (int64_t i = 0; i < count; ++i) {
-      const Complex<T> twiddle = twiddles[m2 + i];
-      const Complex<T> x = rotate<true>(elements[m2 + i], twiddle.re, twiddle.im);
-      re[i] = x.re;
-      im[i] = x.im;
-    }
-    transpose<T>(re);
-    transpose<T>(im);
-    for (int lane = 0; lane < lanes; ++lane) {
-      if (rows.real[lane]) store_part(rows.real[lane] + m2, re[lane], count);
-      if (rows.imaginary[lane]) store_part(rows.imaginary[lane] + m2, im[lane], count);
-    }
-  }
-}
-
 // The last pass forward, the gains and the first pass back, element by element of a group.
-// R == 0 stands for any odd radix. `Edges` says that of each four only the first and the last
-// have gains: the band of a grid twice as fine as it needs.
-template <int R, bool Edges, class T>
-static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, Elements<T> elements) {
+// R == 0 stands for any odd radix. Not inlined: side by side they crowd each other's registers.
+template <int R, class T>
+static __attribute__((noinline)) void gain_pass(const CirculantPlan<T>& plan, int64_t group,
+                                                Elements<T> elements) {
   const int count = R ? R : plan.along.passes.back().radix;
+  const T* roots = R == 1 ? nullptr : plan.along.roots.data() + plan.along.passes.back().roots;
   const int64_t row = group * kLanes<T>;
   const auto amplified = [&](int64_t position, Complex<T> x) __attribute__((always_inline)) {
     const int64_t offset = plan.gain_offset[position];
@@ -284,26 +140,9 @@ static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, Elemen
   for (int64_t block = 0; block < plan.columns; block += count) {
     Complex<T> a[R ? R : kLargestPrime];
     for (int r = 0; r < count; ++r) a[r] = elements[block + r];
-    if constexpr (Edges) {
-      const Complex<T> sum = a[0] + a[2] + (a[1] + a[3]);
-      const Complex<T> turned = quarter_turn<false>(a[1] - a[3]);
-      const Complex<T> first = amplified(block, sum);
-      const Complex<T> last = amplified(block + 3, a[0] - a[2] - turned);
-      const Complex<T> back = quarter_turn<true>(last);
-      a[0] = first + last;
-      a[1] = first - back;
-      a[2] = first - last;
-      a[3] = first + back;
-    } else if constexpr (R != 0) {
-      small_transform<R, false>(a);
-      for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
-      small_transform<R, true>(a);
-    } else {
-      const T* roots = plan.along.roots.data() + plan.along.passes.back().roots;
-      odd_transform<false>(a, count, roots);
-      for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
-      odd_transform<true>(a, count, roots);
-    }
+    small_transform<R, false>(a, count, roots);
+    for (int r = 0; r < count; ++r) a[r] = amplified(block + r, a[r]);
+    small_transform<R, true>(a, count, roots);
     for (int r = 0; r < count; ++r) elements.put(block + r, a[r]);
   }
 }
@@ -311,18 +150,16 @@ static inline void gain_pass(const CirculantPlan<T>& plan, int64_t group, Elemen
 template <class T>
 static inline void any_gain_pass(const CirculantPlan<T>& plan, int64_t group,
                                  Elements<T> elements) {
-  if (plan.along.passes.empty()) return gain_pass<1, false>(plan, group, elements);
-  if (plan.edges) return gain_pass<4, true>(plan, group, elements);
+  if (plan.along.passes.empty()) return gain_pass<1>(plan, group, elements);
   const bool small = with_constant<2, 3, 4, 5, 6, 8>(
-      plan.along.passes.back().radix,
-      SPECGRAD_EACH { gain_pass<index, false>(plan, group, elements); });
-  if (!small) gain_pass<0, false>(plan, group, elements);
+      plan.along.passes.back().radix, SPECGRAD_EACH { gain_pass<index>(plan, group, elements); });
+  if (!small) gain_pass<0>(plan, group, elements);
 }
 
 // Transforms along the rows of a group, with the gains between them.
 template <class T>
-static inline void filter_elements(const CirculantPlan<T>& plan, int64_t group,
-                                   Elements<T> elements) {
+static __attribute__((noinline)) void filter_elements(const CirculantPlan<T>& plan, int64_t group,
+                                                      Elements<T> elements) {
   const int middle = static_cast<int>(plan.along.passes.size()) - 1;
   for (int pass = 0; pass < middle; ++pass) any_pass<false>(plan.along, pass, elements, elements);
   any_gain_pass(plan, group, elements);
@@ -331,25 +168,18 @@ static inline void filter_elements(const CirculantPlan<T>& plan, int64_t group,
   }
 }
 
-template <class Rows, class T>
-static inline void filter_rows(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
-                               T* tile) {
-  const Elements<T> elements{tile};
-  T* room = tile + plan.columns * elements.stride;
-  T* beyond = room + plan.columns * elements.stride;
-  std::fill_n(beyond, plan.columns, T(0));
-  for (int64_t group = begin; group < end; ++group) {
-    const Rows rows(plan, grid, group, beyond);
-    const Elements<const T> twiddles = twiddles_of(plan, group, room);
-    gather(rows, twiddles, plan.columns, elements);
-    filter_elements(plan, group, elements);
-    scatter(rows, twiddles, plan.columns, elements);
-  }
-}
-
 template <class T>
 static void rows_filter(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
                         T* tile) {
-  if (plan.packed) return filter_rows<PackedRows<T>>(plan, grid, begin, end, tile);
-  return filter_rows<SplitRows<T>>(plan, grid, begin, end, tile);
+  const Elements<T> elements{tile};
+  T* room = tile + plan.pitch * elements.stride;
+  T* beyond = room + plan.pitch * elements.stride;
+  std::fill_n(beyond, plan.pitch, T(0));
+  for (int64_t group = begin; group < end; ++group) {
+    const Rows<T> rows(plan, grid, group, beyond);
+    const Elements<const T> twiddles = twiddles_of(plan, group, room);
+    gather(rows, twiddles, plan.pitch, elements);
+    filter_elements(plan, group, elements);
+    scatter(rows, twiddles, plan.pitch, elements);
+  }
 }

@@ -16,7 +16,7 @@ inline int64_t product(const std::vector<int>& factors) {
   return std::accumulate(factors.begin(), factors.end(), int64_t{1}, std::multiplies<>());
 }
 
-enum class Strategy { dense, band, full, padded, box, weights };
+enum class Strategy { dense, band, full, box, weights };
 
 enum class Boundary { count, circular, reflect, replicate };
 
@@ -30,9 +30,9 @@ struct FilterDesign {
   Boundary boundary = Boundary::count;     // of a local average
   double cost = 0;
   std::vector<double> taps;                // hop * width
-  // band, padded: eigenvalues of the first bins, all others 0; full: all others like the last,
-  // with the transforms' factor 1/size in them. dense: what is removed of the first bins. box,
-  // weights: the weights at distances 0, 1, ...
+  // band: eigenvalues of the first bins, all others 0; full: all others like the last, with the
+  // transforms' factor 1/size in them. dense: what is removed of the first bins. box, weights: the
+  // weights at distances 0, 1, ...
   std::vector<double> gains;
 
   int64_t rows() const { return product(down); }  // of the circulant's grid

@@ -5,14 +5,12 @@
 // any chunk is written, so that no chunk sees another's result.
 
 // Where sample i of the extended signal comes from, or -1 for a zero.
-static inline int64_t extended_index(int64_t i, int64_t d, int64_t radius, Boundary boundary) {
+static inline int64_t extended_index(int64_t i, int64_t d, Boundary boundary) {
   if (i >= 0 && i < d) return i;
   switch (boundary) {
     case Boundary::count: return -1;
     case Boundary::circular: return ((i % d) + d) % d;
-    case Boundary::reflect:
-      if (radius < d) return i < 0 ? -i : 2 * (d - 1) - i;
-      [[fallthrough]];
+    case Boundary::reflect: return i < 0 ? -i : 2 * (d - 1) - i;
     case Boundary::replicate: return i < 0 ? 0 : d - 1;
   }
   return -1;
@@ -30,7 +28,7 @@ static void read_extended(const DetrendPlan<T>& plan, const Signal& signal, int6
       i = stop;
       continue;
     }
-    const int64_t index = extended_index(i, d, plan.radius, plan.boundary);
+    const int64_t index = extended_index(i, d, plan.boundary);
     if (index < 0) {
       out[i - begin] = T(0);
     } else {

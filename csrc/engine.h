@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -13,13 +12,12 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "design.h"
 #include "filters.h"
-#include "kernels.h"
+#include "plans.h"
 #include "signal.h"
 
 namespace specgrad {
@@ -70,17 +68,16 @@ struct TensorPlan {
   int64_t bytes = 0;             // from the first that it can touch to the last; 0 when it is empty
   int64_t filter = -1;           // -1: left alone
   std::vector<int64_t> offsets;  // of the signals in it, in bytes
-  Layout whole, signal;
+  Layout signal;
 };
 
 // What became of a call. Only `done` has written anything.
-enum class Outcome { done, unknown_layout, interleaved, nonfinite, negated };
+enum class Outcome { done, unknown_layout, interleaved, negated };
 
 class Program {
  public:
-  Program(const std::vector<FilterDesign>& designs, std::vector<TensorPlan> tensors,
-          bool refuse_nonfinite)
-      : tensors_(std::move(tensors)), refuse_nonfinite_(refuse_nonfinite) {
+  Program(const std::vector<FilterDesign>& designs, std::vector<TensorPlan> tensors)
+      : tensors_(std::move(tensors)) {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const TensorPlan& tensor = tensors_[i];
       if (tensor.filter < 0) continue;
@@ -120,7 +117,6 @@ class Program {
   Outcome run(const std::vector<void*>& data, bool disjoint, int threads, const RunSlots& run_slots,
               Workspace& workspace) const {
     if (!known_disjoint(data, disjoint)) return Outcome::interleaved;
-    if (refuse_nonfinite_ && !finite(data)) return Outcome::nonfinite;
     const int slots = total_cost_ < kWorthAThread ? 1 : std::max(threads, 1);
     if (static_cast<int>(workspace.slots.size()) < slots) workspace.slots.resize(slots);
     size_t large = 0;  // each of them a batch of its own
@@ -166,16 +162,12 @@ class Program {
     return &filter;
   }
 
-  struct Extent {
-    int64_t start, end;
-    size_t tensor;
-    bool operator<(const Extent& other) const {
-      return std::tie(start, end, tensor) < std::tie(other.start, other.end, other.tensor);
-    }
-  };
+  static int64_t address(const void* data) {
+    return static_cast<int64_t>(reinterpret_cast<intptr_t>(data));
+  }
 
   bool known_disjoint(const std::vector<void*>& data, bool disjoint) const {
-    static thread_local std::vector<Extent> extents;
+    static thread_local std::vector<std::pair<int64_t, int64_t>> extents;  // from, to
     extents.clear();
     for (size_t i = 0; i < data.size(); ++i) {
       if (!tensors_[i].bytes) continue;
@@ -184,50 +176,27 @@ class Program {
             "a gradient has no memory of its own; pass the tensors that it is made of, or "
             "backend='torch'");
       }
-      const int64_t start = static_cast<int64_t>(reinterpret_cast<intptr_t>(data[i]));
-      extents.push_back({start, start + tensors_[i].bytes, i});
+      extents.emplace_back(address(data[i]), address(data[i]) + tensors_[i].bytes);
     }
     std::sort(extents.begin(), extents.end());
     for (size_t i = 1; i < extents.size(); ++i) {
-      if (extents[i].start < extents[i - 1].end) return known_places(extents, disjoint);
+      if (extents[i].first < extents[i - 1].second) {
+        return known_places(data, extents.front().first, disjoint);
+      }
     }
     return true;
   }
 
   // Slices of one tensor lie within each other's extents on every call: the places of the last
   // that were found to share nothing are remembered.
-  bool known_places(const std::vector<Extent>& extents, bool disjoint) const {
+  bool known_places(const std::vector<void*>& data, int64_t first, bool disjoint) const {
     std::vector<int64_t> places;
-    for (const Extent& extent : extents) {
-      places.push_back(static_cast<int64_t>(extent.tensor));
-      places.push_back(extent.start - extents.front().start);
+    for (size_t i = 0; i < data.size(); ++i) {
+      if (tensors_[i].bytes) places.push_back(address(data[i]) - first);
     }
     const std::lock_guard<std::mutex> lock(disjoint_mutex_);
     if (disjoint) disjoint_places_ = places;
     return places == disjoint_places_;
-  }
-
-  template <class T>
-  static bool all_finite(const Signal& signal) {
-    T strip[1024];
-    for (int64_t a = 0; a < signal.layout->d; a += 1024) {
-      const int64_t b = std::min<int64_t>(a + 1024, signal.layout->d);
-      kernels<T>().read(signal, a, b, strip);
-      for (int64_t i = 0; i < b - a; ++i) {
-        if (!std::isfinite(strip[i])) return false;
-      }
-    }
-    return true;
-  }
-
-  bool finite(const std::vector<void*>& data) const {
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      const Signal signal{&tensors_[i].whole, data[i]};
-      const bool fine = tensors_[i].dtype == DType::f64 ? all_finite<double>(signal)
-                                                        : all_finite<float>(signal);
-      if (tensors_[i].bytes && !fine) return false;
-    }
-    return true;
   }
 
   bool is_large(const Job& job, int slots) const {
@@ -271,7 +240,6 @@ class Program {
   }
 
   std::vector<TensorPlan> tensors_;
-  bool refuse_nonfinite_;
   std::map<std::pair<int64_t, bool>, Filter> filters_;  // by design and `direct`
   std::vector<Job> jobs_;
   std::vector<size_t> batches_;  // where in jobs_ each starts, and the end

@@ -23,8 +23,7 @@ class Builder {
     switch (design_.strategy) {
       case Strategy::dense: add_dense(); break;
       case Strategy::band: add_band(); break;
-      case Strategy::full:
-      case Strategy::padded: add_full(works_in_place(design_, direct)); break;
+      case Strategy::full: add_full(direct); break;
       case Strategy::box:
       case Strategy::weights: add_detrend(); break;
       default: throw std::invalid_argument("specgrad: a design names no strategy");
@@ -65,25 +64,44 @@ class Builder {
         kernel(plan, grid_of(piece), piece.begin, piece.end, piece.scratch);
       });
     };
-    const int64_t tiles = ceil_div(plan.columns, 2 * chosen_lanes<T>());
+    const int64_t tiles = plan.pitch / (2 * chosen_lanes<T>());
     add_step(tiles, kernels<T>().columns_forward);
     add_step(plan.groups, kernels<T>().rows_filter);
     add_step(tiles, kernels<T>().columns_inverse);
   }
 
+  // Cells that follow each other become rows of whole tiles where they are, the last row first.
+  static void move_apart(const CirculantPlan<T>& plan, T* cells) {
+    for (int64_t row = plan.rows; --row >= 0 && plan.pitch > plan.columns;) {
+      T *const from = cells + row * plan.columns, *const to = cells + row * plan.pitch;
+      std::copy_backward(from, from + plan.columns, to + plan.columns);
+      std::fill(to + plan.columns, to + plan.pitch, T(0));
+    }
+  }
+
+  static void move_together(const CirculantPlan<T>& plan, T* cells) {
+    for (int64_t row = 1; row < plan.rows && plan.pitch > plan.columns; ++row) {
+      std::copy_n(cells + row * plan.pitch, plan.columns, cells + row * plan.columns);
+    }
+  }
+
   void add_band() {
     const BandPlan<T>& plan = keep(make_band<T>(design_, chosen_lanes<T>()));
+    const CirculantPlan<T>& circulant = plan.circulant;
     const auto cells_of = [margin = band_margin(plan.width, chosen_lanes<T>())](
                               const Piece& piece) { return piece.shared + margin; };
     add_phase(plan.cells, 1024, [=, &plan](const Piece& piece) {
-      T* cells = cells_of(piece);
-      if (piece.end == plan.cells) {
-        std::fill(cells + plan.cells, cells + plan.circulant.size(), T(0));
-      }
-      kernels<T>().spread(plan, piece.signal, piece.begin, piece.end, cells, piece.scratch);
+      kernels<T>().spread(plan, piece.signal, piece.begin, piece.end, cells_of(piece),
+                          piece.scratch);
     });
-    add_circulant(plan.circulant, cells_of);
-    add_phase(1, 1, [=, &plan](const Piece& piece) {
+    add_phase(1, 1, [=, &plan, &circulant](const Piece& piece) {
+      T* cells = cells_of(piece);
+      std::fill(cells + plan.cells, cells + circulant.rows * circulant.columns, T(0));
+      move_apart(circulant, cells);
+    });
+    add_circulant(circulant, cells_of);
+    add_phase(1, 1, [=, &plan, &circulant](const Piece& piece) {
+      move_together(circulant, cells_of(piece));
       kernels<T>().wrap_margins(plan, cells_of(piece));
     });
     add_phase(plan.cells, 1024, [=, &plan](const Piece& piece) {
@@ -92,31 +110,33 @@ class Builder {
     });
   }
 
-  // The whole spectrum, on the gradient's own memory where that is possible, else on a copy. A
-  // padded grid is longer than the signal and yields the low band.
-  void add_full(bool in_place) {
+  // The whole spectrum, on the gradient's own memory where that is possible, else on a copy, which
+  // may be longer than the signal.
+  void add_full(bool direct) {
     const CirculantPlan<T>& plan = keep(make_circulant<T>(design_, chosen_lanes<T>()));
-    if (in_place) {
+    if (works_in_place(design_, direct, chosen_lanes<T>())) {
       return add_circulant(
           plan, [](const Piece& piece) { return static_cast<T*>(piece.signal.data); });
     }
-    const int64_t d = design_.d;
-    add_phase(d, 1 << 14, [=, &plan](const Piece& piece) {
-      T* grid = piece.shared;
-      kernels<T>().read(piece.signal, piece.begin, piece.end, grid + piece.begin);
-      if (piece.end == d) std::fill(grid + d, grid + plan.size(), T(0));
+    const auto add_copy = [&](auto copy) {
+      const int64_t size = std::max<int64_t>(1, (1 << 14) / plan.pitch);
+      add_phase(plan.rows, size, [=, &plan, d = design_.d](const Piece& piece) {
+        const int64_t step = plan.pitch == plan.columns ? piece.end - piece.begin : 1;
+        for (int64_t row = piece.begin; row < piece.end; row += step) {
+          const int64_t from = std::min(row * plan.columns, d);
+          const int64_t to = std::min(from + step * plan.columns, d);
+          T* const rows = piece.shared + row * plan.pitch;
+          copy(piece.signal, from, to, rows, rows + step * plan.pitch);
+        }
+      });
+    };
+    add_copy([](const Signal& signal, int64_t from, int64_t to, T* rows, T* end) {
+      kernels<T>().read(signal, from, to, rows);
+      std::fill(rows + (to - from), end, T(0));
     });
     add_circulant(plan, [](const Piece& piece) { return piece.shared; });
-    add_phase(d, 1 << 14, [padded = design_.strategy == Strategy::padded](const Piece& piece) {
-      const Kernels<T>& k = kernels<T>();
-      const T* grid = piece.shared;
-      if (!padded) return k.write(piece.signal, piece.begin, piece.end, grid + piece.begin);
-      for (int64_t a = piece.begin; a < piece.end; a += kFullStrip) {
-        const int64_t b = std::min(a + kFullStrip, piece.end);
-        k.read(piece.signal, a, b, piece.scratch);
-        for (int64_t i = a; i < b; ++i) piece.scratch[i - a] -= grid[i];
-        k.write(piece.signal, a, b, piece.scratch);
-      }
+    add_copy([](const Signal& signal, int64_t from, int64_t to, const T* rows, const T*) {
+      kernels<T>().write(signal, from, to, rows);
     });
   }
 
@@ -159,8 +179,8 @@ Memory memory_of(const FilterDesign& design, bool direct) {
   const int bytes = design.double_precision ? 8 : 4, lanes = vector_bytes(chosen_isa()) / bytes;
   // A tile of vectors, each element complex; for rows also one of twiddles, and a row for lanes
   // that have none.
-  const int64_t tile = std::max(2 * design.rows() * lanes, (4 * lanes + 1) * design.columns());
-  const int64_t grid = design.rows() * design.columns();
+  const int64_t pitch = grid_pitch(design.columns(), lanes), grid = design.rows() * pitch;
+  const int64_t tile = std::max(2 * design.rows() * lanes, (4 * lanes + 1) * pitch);
   const auto numbers = [&]() -> Memory {
     switch (design.strategy) {
       case Strategy::dense: return {0, design.d + design.waves()};
@@ -169,9 +189,7 @@ Memory memory_of(const FilterDesign& design, bool direct) {
         return {grid + 2 * band_margin(design.width, lanes),
                 std::max(tile, cells * design.hop + 4 * lanes)};
       }
-      case Strategy::full:
-      case Strategy::padded:
-        return {works_in_place(design, direct) ? 0 : grid, std::max(tile, kFullStrip)};
+      case Strategy::full: return {works_in_place(design, direct, lanes) ? 0 : grid, tile};
       case Strategy::box:
       case Strategy::weights: {
         const int64_t radius = design.radius(), length = detrend_tile(radius);

@@ -6,9 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "kernels.h"
 #include "workspace.h"
@@ -41,9 +38,9 @@ namespace SPECGRAD_ISA {
 template <class T>
 const Kernels<T>& table() {
   static const Kernels<T> kernels = {
-      spread<T>,      wrap_margins<T>,    interpolate<T>,  columns_forward<T>,
-      rows_filter<T>, columns_inverse<T>, dense_filter<T>, read_extended<T>,
-      detrend<T>,     read_samples<T>,    write_samples<T>,
+      spread<T>,      wrap_margins<T>,            interpolate<T>,  columns_transform<false, T>,
+      rows_filter<T>, columns_transform<true, T>, dense_filter<T>, read_extended<T>,
+      detrend<T>,     read_samples<T>,            write_samples<T>,
   };
   return kernels;
 }

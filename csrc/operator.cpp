@@ -230,25 +230,25 @@ PyObject* run_from_python(PyObject*, PyObject* const* arguments, Py_ssize_t coun
 }
 
 // Takes numbers from the front of a list.
+template <class Number>
 class Reader {
  public:
-  explicit Reader(const std::vector<int64_t>& words) : words_(words) {}
-  int64_t next() { return *take(1); }
-  const int64_t* take(int64_t count) {
-    if (count < 0 || count > static_cast<int64_t>(words_.size()) - at_) {
+  Reader(const Number* first, int64_t count) : at_(first), end_(first + count) {}
+  int64_t next() { return static_cast<int64_t>(*take(1)); }
+  const Number* take(int64_t count) {
+    if (count < 0 || count > end_ - at_) {
       throw std::invalid_argument("specgrad: a plan holds fewer numbers than it says");
     }
     at_ += count;
-    return words_.data() + at_ - count;
+    return at_ - count;
   }
-  bool ended() const { return at_ == static_cast<int64_t>(words_.size()); }
+  bool ended() const { return at_ == end_; }
 
  private:
-  const std::vector<int64_t>& words_;
-  int64_t at_ = 0;
+  const Number *at_, *end_;
 };
 
-Layout read_layout(Reader& words, DType dtype) {
+Layout read_layout(Reader<int64_t>& words, DType dtype) {
   Layout layout;
   layout.dtype = dtype;
   layout.d = 1;
@@ -265,16 +265,18 @@ Layout read_layout(Reader& words, DType dtype) {
   return layout;
 }
 
-// Of `integers` for each design: its strategy, precision, number of samples, hop, width, boundary,
-// number of gains, and the radices of both transforms after their number; of `values` its cost, its
-// taps and its gains.
-std::vector<FilterDesign> read_designs(const std::vector<int64_t>& integers, const Tensor& values) {
-  if (values.scalar_type() != ScalarType::Double || !values.is_contiguous()) {
+// Of each design its strategy, precision, number of samples, hop, width, boundary and cost, then
+// its taps, the radices of both transforms and its gains, all of them after their number.
+std::vector<FilterDesign> read_designs(const Tensor& numbers) {
+  if (numbers.scalar_type() != ScalarType::Double || !numbers.is_contiguous()) {
     throw std::invalid_argument("specgrad: designs are contiguous float64 numbers");
   }
-  const double* value = static_cast<const double*>(values.const_data_ptr());
-  const double* end = value + values.numel();
-  Reader words(integers);
+  Reader<double> words(static_cast<const double*>(numbers.const_data_ptr()), numbers.numel());
+  const auto read_list = [&](auto& list) {
+    const int64_t count = words.next();
+    const double* first = words.take(count);
+    list.assign(first, first + count);
+  };
   std::vector<FilterDesign> designs;
   while (!words.ended()) {
     FilterDesign design;
@@ -284,45 +286,21 @@ std::vector<FilterDesign> read_designs(const std::vector<int64_t>& integers, con
     design.hop = static_cast<int>(words.next());
     design.width = static_cast<int>(words.next());
     design.boundary = static_cast<Boundary>(words.next());
-    const int64_t gains = words.next(), taps = int64_t{design.hop} * design.width;
-    for (std::vector<int>* radices : {&design.down, &design.along}) {
-      const int64_t passes = words.next();
-      const int64_t* first = words.take(passes);
-      radices->assign(first, first + passes);
-    }
-    if (taps < 0 || gains < 0 || end - value < 1 + taps + gains) {
-      throw std::invalid_argument("specgrad: a design holds fewer numbers than it says");
-    }
-    design.cost = *value++;
-    design.taps.assign(value, value + taps);
-    design.gains.assign(value + taps, value + taps + gains);
-    value += taps + gains;
+    design.cost = *words.take(1);
+    read_list(design.taps);
+    read_list(design.down);
+    read_list(design.along);
+    read_list(design.gains);
     designs.push_back(std::move(design));
   }
   return designs;
 }
 
-// Byte offsets of the signals of a stack.
-std::vector<int64_t> signal_offsets(int64_t dims, const int64_t* sizes, const int64_t* strides,
-                                    int64_t element) {
-  std::vector<int64_t> offsets{0};
-  for (int64_t dim = 0; dim < dims; ++dim) {
-    std::vector<int64_t> next;
-    next.reserve(offsets.size() * static_cast<size_t>(sizes[dim]));
-    for (int64_t offset : offsets) {
-      for (int64_t i = 0; i < sizes[dim]; ++i) next.push_back(offset + i * strides[dim] * element);
-    }
-    offsets = std::move(next);
-  }
-  return offsets;
-}
-
-// Adds the program of a plan for a list of gradients. `tensors` has for each its dtype, its number of
-// dimensions, its sizes and strides, its filter, its bytes, how many of its dimensions are a stack,
-// and twice a number of merged dimensions, their sizes and strides: of the whole and of one signal.
-void load(int64_t plan, std::vector<int64_t> designs, Tensor values, std::vector<int64_t> tensors,
-          bool refuse_nonfinite) {
-  Reader words(tensors);
+// Adds the program of a plan for a list of gradients. `tensors` has for each its dtype, its number
+// of dimensions, its sizes and strides, its filter, its bytes, how many signals it holds and where
+// they start, and the number of merged dimensions of one signal, their sizes and strides.
+void load(int64_t plan, Tensor designs, std::vector<int64_t> tensors) {
+  Reader<int64_t> words(tensors.data(), static_cast<int64_t>(tensors.size()));
   std::vector<TensorPlan> plans;
   LayoutKey layouts;
   while (!words.ended()) {
@@ -333,27 +311,19 @@ void load(int64_t plan, std::vector<int64_t> designs, Tensor values, std::vector
     append_layout(layouts, tensor.dtype, dims, sizes, strides);
     tensor.filter = words.next();
     tensor.bytes = words.next();
-    const int64_t stack = std::min(words.next(), dims);
-    if (tensor.filter >= 0) {
-      tensor.offsets = signal_offsets(stack, sizes, strides, element_size(tensor.dtype));
-    }
-    tensor.whole = read_layout(words, tensor.dtype);
+    const int64_t signals = words.next(), *starts = words.take(signals);
+    tensor.offsets.assign(starts, starts + signals);
     tensor.signal = read_layout(words, tensor.dtype);
     plans.push_back(std::move(tensor));
   }
   programs().add(plan, std::move(layouts),
-                 std::make_shared<const Program>(read_designs(designs, values), std::move(plans),
-                                                 refuse_nonfinite));
+                 std::make_shared<const Program>(read_designs(designs), std::move(plans)));
 }
 
 // Bytes that one signal needs besides its own.
-int64_t workspace_bytes(std::vector<int64_t> designs, Tensor values, bool direct) {
-  int64_t bytes = 0;
-  for (const FilterDesign& design : read_designs(designs, values)) {
-    const Memory memory = memory_of(design, direct);
-    bytes += memory.shared + memory.scratch;
-  }
-  return bytes;
+int64_t workspace_bytes(Tensor design, bool direct) {
+  const Memory memory = memory_of(read_designs(design).at(0), direct);
+  return memory.shared + memory.scratch;
 }
 
 std::string instruction_set() { return isa_name(chosen_isa()); }
@@ -366,9 +336,8 @@ std::tuple<int64_t, int64_t> release_memory() {
 }  // namespace
 
 STABLE_TORCH_LIBRARY(specgrad_native, m) {
-  m.def(
-      "load(int plan, int[] designs, Tensor values, int[] tensors, bool refuse_nonfinite) -> ()");
-  m.def("workspace_bytes(int[] designs, Tensor values, bool direct) -> int");
+  m.def("load(int plan, Tensor designs, int[] tensors) -> ()");
+  m.def("workspace_bytes(Tensor design, bool direct) -> int");
   m.def("instruction_set() -> str");
   m.def("bytes_a_vector() -> int");
   m.def("release_memory() -> (int programs, int workspaces)");

@@ -7,6 +7,7 @@
 
 #include "design.h"
 #include "plans.h"
+#include "workspace.h"
 
 namespace specgrad {
 
@@ -24,7 +25,7 @@ TransformPlan<T> make_transform(int64_t length, const std::vector<int>& radices)
         plan.twiddles.push_back(static_cast<T>(std::sin(angle)));
       }
     }
-    if (radix > 6 && radix != 8) {
+    if (radix % 2 && radix > 5) {
       for (int j = 0; j < radix; ++j) {
         plan.roots.push_back(static_cast<T>(std::cos(-2 * kPi * j / radix)));
         plan.roots.push_back(static_cast<T>(std::sin(-2 * kPi * j / radix)));
@@ -56,7 +57,7 @@ void fill_twiddles(CirculantPlan<T>& plan, int lanes) {
   const int64_t size = plan.rows * plan.columns;
   // A full table is as large as the grid itself: affordable only for small grids.
   const int64_t block = size <= (1 << 15) ? 1 : kTwiddleBlock;
-  plan.spans = ceil_div(plan.columns, block);
+  plan.spans = ceil_div(plan.pitch, block);
   const auto fill = [&](std::vector<T>& table, int64_t count, int64_t step, double factor) {
     table.assign(plan.groups * count * 2 * lanes, T(0));
     for (int64_t k = 0; k <= plan.rows / 2; ++k) {
@@ -101,11 +102,6 @@ void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
       plan.gains.push_back(static_cast<T>(gain_at(first + (constant ? 0 : k1))));
     }
   }
-  plan.edges = !design.along.empty() && design.along.back() == 4;
-  for (int64_t position = 0; position < plan.columns; ++position) {
-    const int64_t output = position % 4;
-    if ((output == 1 || output == 2) && plan.gain_offset[position] >= 0) plan.edges = false;
-  }
 }
 
 template <class T>
@@ -113,8 +109,8 @@ CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
   CirculantPlan<T> plan;
   plan.rows = design.rows();
   plan.columns = design.columns();
+  plan.pitch = grid_pitch(plan.columns, lanes);
   plan.groups = ceil_div(plan.rows / 2 + 1, lanes);
-  plan.packed = plan.columns % (2 * lanes) == 0;
   plan.down = make_transform<T>(plan.rows, design.down);
   plan.along = make_transform<T>(plan.columns, design.along);
   fill_twiddles(plan, lanes);

@@ -42,8 +42,8 @@ struct CirculantPlan {
   int64_t columns = 0;
   TransformPlan<T> down;   // length rows
   TransformPlan<T> along;  // length columns
+  int64_t pitch = 0;       // numbers from a row to the next
   int64_t groups = 0;      // of `lanes` half-spectrum rows
-  bool packed = false;     // whole tiles of 2 * lanes columns
   // Twiddles of the rows of a group at column m2, a vector of real and one of imaginary parts:
   // coarse[group][m2], or in large grids coarse[group][m2 / 32] * fine[group][m2 % 32].
   int64_t spans = 0;  // of columns in coarse
@@ -53,9 +53,7 @@ struct CirculantPlan {
   std::vector<T> gains;
   std::vector<int64_t> gain_offset;
   std::vector<int> gain_step;
-  bool edges = false;  // `along` ends in radix 4, and its middle two outputs have no gain
 
-  int64_t size() const { return rows * columns; }
   int64_t bytes() const {
     return down.bytes() + along.bytes() +
            bytes_in(coarse, fine, gains, gain_offset, gain_step);

@@ -1,18 +1,6 @@
 // Reading and writing ranges of a signal as numbers of the computing precision. Included inside
 // the namespace of an instruction set.
 
-static inline uint32_t bits_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  return bits;
-}
-
-static inline float float_of(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
 // How samples are stored, and numbers of the computing precision read and written.
 template <class T>
 struct Plain {
@@ -23,46 +11,24 @@ struct Plain {
 
 struct BF16 {
   using Stored = uint16_t;
-  static float read(uint16_t stored) { return float_of(static_cast<uint32_t>(stored) << 16); }
+  static float read(uint16_t stored) {
+    const uint32_t bits = static_cast<uint32_t>(stored) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  }
   static uint16_t write(float value) {
-    const uint32_t bits = bits_of(value);
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
     if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
     return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
   }
 };
 
 struct F16 {
-  using Stored = uint16_t;
-#ifdef __F16C__
-  static float read(uint16_t stored) { return _cvtsh_ss(stored); }
-  static uint16_t write(float value) { return static_cast<uint16_t>(_cvtss_sh(value, 0)); }
-#else
-  // Exact by construction: a half is an integer of 11 bits times a power of two.
-  static float read(uint16_t stored) {
-    const uint32_t exponent = (stored >> 10) & 0x1f, mantissa = stored & 0x3ff;
-    const uint32_t magnitude =
-        exponent == 0x1f ? 0x7f800000 | (mantissa << 13)
-        : exponent != 0  ? ((exponent + 112) << 23) | (mantissa << 13)
-                         : bits_of(static_cast<float>(mantissa) * 5.9604644775390625e-8f);  // 2^-24
-    return float_of(static_cast<uint32_t>(stored & 0x8000) << 16 | magnitude);
-  }
-  static uint16_t write(float value) {
-    uint32_t bits = bits_of(value);
-    const uint32_t sign = (bits >> 16) & 0x8000;
-    bits &= 0x7fffffff;
-    if (bits > 0x7f800000) {
-      bits = 0x7e00;
-    } else if (bits >= 0x477ff000) {
-      bits = 0x7c00;
-    } else if (bits < 0x38800000) {
-      // Subnormal: adding 0.5 leaves the rounded multiple of 2^-24 in the mantissa.
-      bits = bits_of(float_of(bits) + 0.5f) - 0x3f000000;
-    } else {
-      bits = (bits + 0xfff + ((bits >> 13) & 1) - 0x38000000) >> 13;
-    }
-    return static_cast<uint16_t>(sign | bits);
-  }
-#endif
+  using Stored = _Float16;
+  static float read(_Float16 stored) { return static_cast<float>(stored); }
+  static _Float16 write(float value) { return static_cast<_Float16>(value); }
 };
 
 // Calls visit(stored pointer, stride, count) for the runs that make up samples [begin, end).

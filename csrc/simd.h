@@ -5,16 +5,10 @@
 #define SPECGRAD_INLINE inline __attribute__((always_inline))
 
 template <class T>
-struct VectorOf;
-template <>
-struct VectorOf<float> {
-  typedef float type __attribute__((vector_size(SPECGRAD_VECTOR_BYTES)));
-  typedef float loose __attribute__((vector_size(SPECGRAD_VECTOR_BYTES), aligned(4), may_alias));
-};
-template <>
-struct VectorOf<double> {
-  typedef double type __attribute__((vector_size(SPECGRAD_VECTOR_BYTES)));
-  typedef double loose __attribute__((vector_size(SPECGRAD_VECTOR_BYTES), aligned(8), may_alias));
+struct VectorOf {
+  typedef T type __attribute__((vector_size(SPECGRAD_VECTOR_BYTES)));
+  typedef T loose
+      __attribute__((vector_size(SPECGRAD_VECTOR_BYTES), aligned(sizeof(T)), may_alias));
 };
 
 template <class T>

@@ -52,8 +52,39 @@ static inline Complex<T> rotate(Complex<T> a, S re, S im) {
   return {a.re * re - a.im * im, a.im * re + a.re * im};
 }
 
+// Any odd radix, from the table of its roots of unity.
+template <bool Inverse, class T>
+static SPECGRAD_INLINE void odd_transform(Complex<T>* a, int radix, const T* roots) {
+  const int half = radix / 2;
+  Complex<T> sums[kLargestPrime / 2 + 1], turns[kLargestPrime / 2 + 1];
+  Complex<T> total = a[0];
+  for (int r = 1; r <= half; ++r) {
+    sums[r] = a[r] + a[radix - r];
+    turns[r] = quarter_turn<Inverse>(a[r] - a[radix - r]);
+    total = total + sums[r];
+  }
+  const Complex<T> first = a[0];
+  for (int s = 1; s <= half; ++s) {
+    Complex<T> even = first, odd = {};
+    for (int r = 1, index = s; r <= half; ++r) {
+      const T cosine = roots[2 * index], sine = -roots[2 * index + 1];
+      even.re += sums[r].re * cosine;
+      even.im += sums[r].im * cosine;
+      odd.re += turns[r].re * sine;
+      odd.im += turns[r].im * sine;
+      index += s;
+      if (index >= radix) index -= radix;
+    }
+    a[s] = even + odd;
+    a[radix - s] = even - odd;
+  }
+  a[0] = total;
+}
+
+// R numbers; R == 0 stands for any odd `radix`. Those without a form of their own need their roots.
 template <int R, bool Inverse, class T>
-static SPECGRAD_INLINE void small_transform(Complex<T>* a) {
+static SPECGRAD_INLINE void small_transform(Complex<T>* a, int radix = R,
+                                            const T* roots = nullptr) {
   if constexpr (R == 1) {
     return;
   } else if constexpr (R == 2) {
@@ -99,8 +130,7 @@ static SPECGRAD_INLINE void small_transform(Complex<T>* a) {
     a[6] = even[2] - turned[1];
     a[3] = {even[3].re + third.re * half, even[3].im + third.im * half};
     a[7] = {even[3].re - third.re * half, even[3].im - third.im * half};
-  } else {
-    static_assert(R == 5, "radix without a small transform");
+  } else if constexpr (R == 5) {
     const T c1 = T(0.30901699437494742410), c2 = T(-0.80901699437494742410);
     const T s1 = T(0.95105651629515357212), s2 = T(0.58778525229247312917);
     const Complex<T> p1 = a[1] + a[4], p2 = a[2] + a[3];
@@ -115,36 +145,10 @@ static SPECGRAD_INLINE void small_transform(Complex<T>* a) {
     a[2] = u2 + v2;
     a[3] = u2 - v2;
     a[4] = u1 - v1;
+  } else {
+    static_assert(R == 0, "radix without a small transform");
+    odd_transform<Inverse>(a, radix, roots);
   }
-}
-
-// Any odd radix, from the table of its roots of unity.
-template <bool Inverse, class T>
-static inline void odd_transform(Complex<T>* a, int radix, const T* roots) {
-  const int half = radix / 2;
-  Complex<T> sums[kLargestPrime / 2 + 1], turns[kLargestPrime / 2 + 1];
-  Complex<T> total = a[0];
-  for (int r = 1; r <= half; ++r) {
-    sums[r] = a[r] + a[radix - r];
-    turns[r] = quarter_turn<Inverse>(a[r] - a[radix - r]);
-    total = total + sums[r];
-  }
-  const Complex<T> first = a[0];
-  for (int s = 1; s <= half; ++s) {
-    Complex<T> even = first, odd = {};
-    for (int r = 1, index = s; r <= half; ++r) {
-      const T cosine = roots[2 * index], sine = -roots[2 * index + 1];
-      even.re += sums[r].re * cosine;
-      even.im += sums[r].im * cosine;
-      odd.re += turns[r].re * sine;
-      odd.im += turns[r].im * sine;
-      index += s;
-      if (index >= radix) index -= radix;
-    }
-    a[s] = even + odd;
-    a[radix - s] = even - odd;
-  }
-  a[0] = total;
 }
 
 // One pass over blocks of `length` elements. R == 0 stands for any odd radix.
@@ -165,11 +169,7 @@ static inline void transform_pass(const TransformPlan<T>& plan,
           a[r] = rotate<true>(a[r], twiddle[2 * r - 2], twiddle[2 * r - 1]);
         }
       }
-      if constexpr (R != 0) {
-        small_transform<R, Inverse>(a);
-      } else {
-        odd_transform<Inverse>(a, count, roots);
-      }
+      small_transform<R, Inverse>(a, count, roots);
       if constexpr (!Inverse && twiddled) {
         for (int r = 1; r < count; ++r) {
           a[r] = rotate<false>(a[r], twiddle[2 * r - 2], twiddle[2 * r - 1]);

@@ -17,11 +17,15 @@ constexpr int cell_block(int lanes) { return lanes < 8 ? 8 : lanes; }
 // Room for wrapped cells before the first and after the last, in whole cache lines.
 inline int64_t band_margin(int width, int lanes) { return ceil_div(width + lanes, 16) * 16; }
 
-// Samples copied at once by the whole transform when it cannot work in place.
-constexpr int64_t kFullStrip = 1024;
+// Numbers from a row of a circulant's grid to the next: whole tiles of columns.
+inline int64_t grid_pitch(int64_t columns, int lanes) {
+  return ceil_div(columns, 2 * lanes) * 2 * lanes;
+}
 
-inline bool works_in_place(const FilterDesign& design, bool direct) {
-  return direct && design.strategy == Strategy::full;
+// Whether the whole transform finds such a grid in the gradient's own memory.
+inline bool works_in_place(const FilterDesign& design, bool direct, int lanes) {
+  const int64_t columns = design.columns();
+  return direct && design.rows() * columns == design.d && grid_pitch(columns, lanes) == columns;
 }
 
 // Samples a thread filters before it saves what the next ones need.

@@ -362,10 +362,10 @@ def choose_grid(size: int, lanes: int) -> Grid:
     for rows in limit[size % limit == 0].tolist():
         columns = size // rows
         tiles, groups = -(-columns // (2 * lanes)), -(-(rows // 2 + 1) // lanes)
-        # parts of a tile are copied, and their spectra taken apart, in steps of their own
-        packed = columns % (2 * lanes) == 0
-        down = rows * (2 * transform_cost(rows) + (0 if packed else 40))
-        along = columns * (2 * transform_cost(columns) + (38 if packed else 90)) + 100
+        # rows that are not whole tiles are copied
+        pitch = 2 * lanes * tiles
+        down = rows * (2 * transform_cost(rows) + (0 if pitch == columns else 16))
+        along = columns * 2 * transform_cost(columns) + 38 * pitch + 100
         cost = tiles * down * _crowding(rows) + groups * along * _crowding(columns)
         if columns > _LONGEST_TRANSFORM:
             cost *= 2
@@ -385,7 +385,7 @@ class LowBand:
     """How ``removed`` of the first bins of ``d`` samples is taken out; all others are kept.
 
     strategy: ``identity``; ``dense``, a basis of waves; ``band``, a window and a coarse grid;
-        ``full``, the whole spectrum; ``padded``, a longer grid that yields the low band.
+        ``full``, the whole spectrum; ``padded``, the same on a longer grid.
     error_bound: relative to the gradient's norm, for every gradient.
     """
 
@@ -413,8 +413,8 @@ class LowBand:
     def gains(self) -> Array:
         """Eigenvalues of the circulant for its first bins, with the transforms' ``1 / size``.
 
-        ``band`` and ``padded`` yield the low band, to be subtracted, and later bins have gain 0;
-        ``full`` yields the filtered signal, and later bins have the last gain. Of ``dense`` they
+        ``band`` yields the low band, to be subtracted, and later bins have gain 0; ``full`` and
+        ``padded`` yield the filtered signal, and later bins have the last gain. Of ``dense`` they
         are what is removed.
         """
         if self.strategy == "band":
@@ -424,7 +424,7 @@ class LowBand:
         if self.strategy == "full":
             return np.append(1 - self.removed, 1.0) / self.grid.size
         if self.strategy == "padded":
-            return _padded_gains(self.d, self.removed, self.grid.size)
+            return 1 / self.grid.size - _padded_gains(self.d, self.removed, self.grid.size)
         return self.removed
 
 

@@ -22,8 +22,9 @@ from specgrad_kernels.spec import FilterSpec
 
 NAME = "cpp"
 
-_STRATEGIES = ("dense", "band", "full", "padded", "box", "weights")
-_UNKNOWN_LAYOUT, _INTERLEAVED, _NONFINITE, _NEGATED = 1, 2, 3, 4
+_SUMMED_IN = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+_STRATEGIES = ("dense", "band", "full", "box", "weights")
+_UNKNOWN_LAYOUT, _INTERLEAVED, _NEGATED = 1, 2, 3
 """Why the kernel wrote nothing; 0 is done."""
 
 
@@ -78,10 +79,17 @@ _any_requires_grad: Callable[..., bool] = getattr(
 )
 
 
+def _surely_finite(grads: Sequence[Tensor]) -> bool:
+    """Whether their sums are, which is the quickest to ask; a sum can overflow by itself."""
+    return all(math.isfinite(grad.sum(dtype=_SUMMED_IN.get(grad.dtype))) for grad in grads)
+
+
 def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """Filter in place. The kernel only recognises bad input; the checks explain it."""
     try:
-        refused = _any_requires_grad(*grads) or _run(grads, spec.handle)
+        refused = _any_requires_grad(*grads)
+        refused = refused or (spec.nonfinite == "raise" and not _surely_finite(grads))
+        refused = refused or _run(grads, spec.handle)
     except (AttributeError, RuntimeError, TypeError, ValueError):
         checks.check_grads(grads, spec)
         raise
@@ -93,6 +101,8 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
 def _run_after_checks(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """What is new, such as layouts or slices of one tensor, is looked at once and remembered."""
     checks.check_grads(grads, spec)
+    if spec.nonfinite == "raise":
+        checks.check_finite(grads)
     outcome = _run(grads, spec.handle, True)
     if outcome == _NEGATED:
         plain = [grad.resolve_neg() for grad in grads]
@@ -102,19 +112,21 @@ def _run_after_checks(grads: Sequence[Tensor], spec: FilterSpec) -> None:
         return
     if outcome == _UNKNOWN_LAYOUT:
         _compile(grads, spec)
-        outcome = _run(grads, spec.handle, True)
-    if outcome == _NONFINITE:
-        checks.check_finite(grads)
+        _run(grads, spec.handle, True)
 
 
 class _Design(NamedTuple):
     """One filter as the kernel reads it, and what a plan tells of it."""
 
-    integers: list[int]
-    values: list[np.ndarray]
+    numbers: np.ndarray
     name: str
     error_bound: float
     norm: float
+
+
+def _flat(head: list[float], *lists: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Numbers in the order in which the kernel reads them, each list after its length."""
+    return np.concatenate([head, *(np.append(len(each), each) for each in lists)])
 
 
 def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Design:
@@ -123,10 +135,9 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Design:
     if not isinstance(numbers, Bins):
         strategy = _STRATEGIES.index("box" if numbers.box else "weights")
         boundary = BOUNDARIES.index(numbers.boundary)
-        integers = [strategy, double, d, 0, 0, boundary, len(numbers.weights), 0, 0]
         bound = numbers.norm * design.average_rounding(double, numbers.radius, numbers.box)
-        values = [np.zeros(1), numbers.weights]
-        return _Design(integers, values, spec.method, bound, numbers.norm)
+        flat = _flat([strategy, double, d, 0, 0, boundary, 0], [], [], [], numbers.weights)
+        return _Design(flat, spec.method, bound, numbers.norm)
     lanes = _BYTES_A_VECTOR // (8 if double else 4)
     try:
         chosen = design.remove_low_band(d, numbers.removed, double, lanes, spec.strategy)
@@ -136,26 +147,19 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Design:
             f"the tables for a layer of {d} samples do not fit the memory, since its "
             "length has a large prime factor; leave the layer out, or filter it in pieces"
         ) from None
-    strategy = _STRATEGIES.index(chosen.strategy)
-    integers = [strategy, double, d, chosen.hop, chosen.width, 0, len(gains)]
-    for length in (chosen.grid.rows, chosen.grid.columns):
-        passes = design.transform_passes(length)
-        integers += [len(passes), *passes]
+    strategy = _STRATEGIES.index(chosen.strategy.replace("padded", "full"))
+    passes = [design.transform_passes(n) for n in (chosen.grid.rows, chosen.grid.columns)]
+    head = [strategy, double, d, chosen.hop, chosen.width, 0, chosen.cost]
     is_band = chosen.strategy == "band"
     name = f"band /{chosen.hop}, window {chosen.width}" if is_band else chosen.strategy
-    values = [np.array([chosen.cost]), chosen.taps, gains]
-    return _Design(integers, values, name, chosen.error_bound, numbers.norm)
-
-
-def _joined(arrays: Sequence[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.empty(0), *arrays]))
+    flat = _flat(head, chosen.taps, *passes, gains)
+    return _Design(flat, name, chosen.error_bound, numbers.norm)
 
 
 def _compile(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """Hand the program for gradients of these layouts to the library."""
     known: dict[tuple, int] = {}
-    designs: list[int] = []
-    values: list[np.ndarray] = []
+    designs = [np.empty(0)]
     tensors: list[int] = []
     for index, grad in enumerate(grads):
         shape = signal_shape(grad.shape, spec)
@@ -165,16 +169,16 @@ def _compile(grads: Sequence[Tensor], spec: FilterSpec) -> None:
         key = (parameters, math.prod(shape), grad.dtype == torch.float64)
         if parameters is not None and key not in known:
             known[key] = len(known)
-            added = _design(spec, *key)
-            designs += added.integers
-            values += added.values
+            designs.append(_design(spec, *key).numbers)
         dtype = checks.FLOAT_DTYPES.index(grad.dtype)
         tensors += [dtype, grad.dim(), *grad.shape, *grad.stride()]
-        tensors += [known.get(key, -1), end - start, stack]
-        for first in (0, stack):
-            sizes, strides = collapse(grad.shape[first:], grad.stride()[first:])
-            tensors += [len(sizes), *sizes, *strides]
-    _NATIVE.load(spec.handle, designs, _joined(values), tensors, spec.nonfinite == "raise")
+        offsets = np.zeros(1, np.int64)
+        for size, step in zip(grad.shape[:stack], grad.stride()[:stack], strict=True):
+            offsets = np.add.outer(offsets, step * grad.element_size() * np.arange(size)).ravel()
+        tensors += [known.get(key, -1), end - start, len(offsets), *offsets.tolist()]
+        sizes, strides = collapse(grad.shape[stack:], grad.stride()[stack:])
+        tensors += [len(sizes), *sizes, *strides]
+    _NATIVE.load(spec.handle, torch.from_numpy(np.concatenate(designs)), tensors)
 
 
 def release_memory() -> tuple[int, int]:
@@ -191,5 +195,5 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
     if parameters is None:
         return "identity", 0.0, 0
     told = _design(spec, parameters, d, dtype == torch.float64)
-    workspace = _NATIVE.workspace_bytes(told.integers, _joined(told.values), dtype.itemsize >= 4)
+    workspace = _NATIVE.workspace_bytes(torch.from_numpy(told.numbers), dtype.itemsize >= 4)
     return told.name, told.error_bound + design.stored_rounding(dtype, told.norm), workspace
