@@ -1,9 +1,11 @@
 """Kernels that subtract averages: means (``centralize``), and moving ones (``lap``, ``gaussian``).
 
-Of moving averages, a tile is seen as lines of ``LINE`` samples; its smoothing is one matrix
-product with the banded matrix of the weights. Tiles write in place, so what lies around each of
-them is saved first: ``save_borders`` copies the ``radius`` samples on both sides of every tile
-border, with the boundary rule applied, and ``subtract_smooth`` reads its neighbours there.
+Of moving averages, a lane's row is a run of neighbouring samples: every run that is loaded serves
+all sums of the row, with weights that all lanes share. Runs that lie in all windows of a moving
+average of equal weights are added up once. Tiles write in place, so what lies around each of them
+is saved first: ``save_borders`` copies the samples on both sides of every tile border, with the
+boundary rule applied, and ``subtract_smooth`` reads its neighbours there. A signal that fits in
+one tile is left to ``subtract_smooth`` alone, which saves what it needs itself.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import triton.language as tl
 
 from specgrad_kernels.backends.triton import fields
 from specgrad_kernels.backends.triton.fields import find_signal, number, offset_of, samples_at
+from specgrad_kernels.backends.triton.solve import join8, split8
 
 COUNT, CIRCULAR, REFLECT = map(tl.constexpr, range(3))
 
@@ -76,13 +79,50 @@ def extended(n, d, radius, BOUNDARY: tl.constexpr):
 
 
 @triton.jit
-def _place(n, layout, plain):
-    """Elements from the signal's first sample to its sample ``n``."""
-    if plain:  # noqa: SIM108 - a branch on the device
-        offset = n.to(tl.int64)
+def reach_of(radius):
+    """Samples that are saved on each side of a border: whole vectors of every dtype."""
+    return (radius + 15) // 16 * 16
+
+
+@triton.jit
+def _signal(pointers, table, programs, ELEMENT: tl.constexpr):
+    """Address, layout, length and radius, and whether whole vectors can be accessed."""
+    d = number(programs, fields.LENGTH)
+    address, layout = find_signal(pointers, table, programs, ELEMENT)
+    wide = (number(programs, fields.PLAIN) == 1) & (address % 16 == 0) & (d % 16 == 0)
+    return (address, layout, d, number(programs, fields.RADIUS)), wide
+
+
+@triton.jit
+def _save(
+    signal,
+    wide,
+    borders,
+    border,
+    start,
+    ELEMENT: tl.constexpr,
+    BOUNDARY: tl.constexpr,
+    TILE: tl.constexpr,
+    RUN: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    """Copy ``SPAN`` of the samples around one border of a signal, from ``start`` on."""
+    address, layout, d, radius = signal
+    reach = reach_of(radius)
+    near = tl.minimum(border * TILE, d) - reach
+    item = start + RUN * tl.arange(0, SPAN // RUN)[:, None] + tl.arange(0, RUN)[None, :]
+    wanted = start + RUN * tl.arange(0, SPAN // RUN)[:, None] < 2 * reach
+    if wide & (near >= 0) & (near + 2 * reach <= d):
+        near = near // 16 * 16  # which it is: this tells the compiler
+        value = tl.load(samples_at(address, ELEMENT, True) + near + item, wanted, 0.0)
     else:
-        offset = offset_of(n, layout)
-    return offset
+        n = near + item
+        known = wanted
+        if BOUNDARY == COUNT:
+            known = known & (n >= 0) & (n < d)
+        place = offset_of(extended(n, d, radius, BOUNDARY), layout)
+        value = tl.load(samples_at(address, ELEMENT, False) + place, known, 0.0)
+    tl.store(borders + border * 2 * reach + item, value, wanted)
 
 
 @triton.jit
@@ -94,25 +134,120 @@ def save_borders(
     ELEMENT: tl.constexpr,
     BOUNDARY: tl.constexpr,
     TILE: tl.constexpr,
+    RUN: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """Copy the samples around the tile borders of one signal, ``SPAN`` of them."""
-    first = number(programs, fields.FIRST)
-    d = number(programs, fields.LENGTH)
-    radius = number(programs, fields.RADIUS)
-    tiles = number(programs, fields.TILES)
-    address, layout = find_signal(pointers, table, programs, ELEMENT)
-    samples = samples_at(address, ELEMENT, False)
-    plain = number(programs, fields.PLAIN) == 1
-    item = first + tl.arange(0, SPAN)
-    border = item // (2 * radius)
-    n = tl.minimum(border * TILE, d) - radius + item - border * 2 * radius
-    wanted = border <= tiles
-    if BOUNDARY == COUNT:
-        wanted = wanted & (n >= 0) & (n < d)
-    index = extended(n, d, radius, BOUNDARY)
-    value = tl.load(samples + _place(index, layout, plain), mask=wanted, other=0.0)
-    tl.store(borders + number(programs, fields.BORDERS) + item, value, wanted)
+    """Copy ``SPAN`` of the samples around one tile border."""
+    signal, wide = _signal(pointers, table, programs, ELEMENT)
+    borders += tl.multiple_of(number(programs, fields.BORDERS), 16)
+    start = tl.multiple_of(number(programs, fields.FIRST), 16)
+    border = number(programs, fields.BORDER)
+    _save(signal, wide, borders, border, start, ELEMENT, BOUNDARY, TILE, RUN, SPAN)
+
+
+@triton.jit
+def _split(x, ROWS: tl.constexpr, RUN: tl.constexpr):
+    """The places of a run apart from each other."""
+    if RUN == 8:
+        places = split8(x, ROWS)
+    else:
+        even, odd = tl.split(tl.reshape(x, [ROWS, 2, 2]))
+        x0, x2 = tl.split(even)
+        x1, x3 = tl.split(odd)
+        places = (x0, x1, x2, x3)
+    return places
+
+
+@triton.jit
+def _join(x, ROWS: tl.constexpr, RUN: tl.constexpr):
+    """The places of a run together."""
+    if RUN == 8:
+        runs = join8(x, ROWS)
+    else:
+        runs = tl.reshape(tl.join(tl.join(x[0], x[2]), tl.join(x[1], x[3])), [ROWS, 4])
+    return runs
+
+
+@triton.jit
+def _runs(tile, step, RUN: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, ON: tl.constexpr):
+    """The runs ``step`` samples on from each row's own (``ON``) or back, saved ones where these are
+    beyond the tile's border."""
+    samples, layout, before, behind, first, last, radius = tile
+    row = first + RUN * tl.arange(0, ROWS)[:, None]
+    n = row + step + tl.arange(0, RUN)[None, :]
+    saved = behind if ON else before
+    known = row < last
+    if WIDE:
+        inside = row + step < last if ON else row + step >= first
+        place = tl.multiple_of(tl.where(inside, samples, saved), (16, 16)) + n
+    else:
+        inside = n < last if ON else n >= first
+        place = tl.where(inside, samples + offset_of(n, layout), saved + n)
+        known = known & (n < last + radius)
+    return tl.load(place, known, 0.0)
+
+
+@triton.jit
+def _add_weighted(
+    sums, tile, weights, steps, RUN: tl.constexpr, WIDE: tl.constexpr, ON: tl.constexpr
+):
+    """To each place of a run, what the runs of some steps contribute."""
+    ROWS: tl.constexpr = sums[0].shape[0]
+    REAL: tl.constexpr = sums[0].dtype
+    LAST: tl.constexpr = RUN - 1
+    for step in range(steps[0], steps[1]):
+        x = _split(_runs(tile, step * RUN, RUN, ROWS, WIDE, ON).to(REAL), ROWS, RUN)
+        taps = weights + step * RUN - LAST
+        near = [
+            tl.load(taps + k) if k <= 2 * LAST else 0.0
+            for k in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
+        ]
+        for k in tl.static_range(RUN):
+            if RUN == 8:
+                sums = [sums[j] + x[k] * near[LAST + k - j] for j in (0, 1, 2, 3, 4, 5, 6, 7)]
+            else:
+                sums = [sums[j] + x[k] * near[LAST + k - j] for j in (0, 1, 2, 3)]
+    return sums
+
+
+@triton.jit
+def _add_whole(total, lost, tile, steps, RUN: tl.constexpr, WIDE: tl.constexpr, ON: tl.constexpr):
+    """The sum of runs that lie in the windows of all places of a row, and what rounding added:
+    windows may be long, and of a constant every addition could round the same way."""
+    ROWS: tl.constexpr = total.shape[0]
+    for step in range(steps[0], steps[1]):
+        run = tl.sum(_runs(tile, step * RUN, RUN, ROWS, WIDE, ON).to(total.dtype), 1) - lost
+        before = total
+        total += run
+        lost = (total - before) - run
+    return total, lost
+
+
+@triton.jit
+def _smoothed(
+    tile,
+    weights,
+    REAL: tl.constexpr,
+    BOX: tl.constexpr,
+    RUN: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The samples of a tile, and their averages."""
+    radius = tile[6]
+    zero = tl.zeros([ROWS], REAL)
+    sums = [zero for _ in (0, 1, 2, 3, 4, 5, 6, 7)] if RUN == 8 else [zero for _ in (0, 1, 2, 3)]
+    most = (radius + RUN - 1) // RUN
+    whole = (radius + 1) // RUN if BOX else 0
+    back = tl.minimum(1 - whole, 0)
+    sums = _add_weighted(sums, tile, weights, (-most, back), RUN, WIDE, False)
+    sums = _add_weighted(sums, tile, weights, (whole, most + 1), RUN, WIDE, True)
+    smooth = _join(sums, ROWS, RUN)
+    if BOX:
+        total, lost = _add_whole(zero, zero, tile, (back, 0), RUN, WIDE, False)
+        total, lost = _add_whole(total, lost, tile, (0, whole), RUN, WIDE, True)
+        smooth += total[:, None] * tl.load(weights)
+    return _runs(tile, 0, RUN, ROWS, WIDE, True).to(REAL), smooth
 
 
 @triton.jit
@@ -124,62 +259,53 @@ def subtract_smooth(
     borders,
     ELEMENT: tl.constexpr,
     REAL: tl.constexpr,
-    PRECISION: tl.constexpr,
     BOUNDARY: tl.constexpr,
-    LINES: tl.constexpr,
-    LINE: tl.constexpr,
-    DEPTH: tl.constexpr,
+    BOX: tl.constexpr,
+    TILE: tl.constexpr,
+    RUN: tl.constexpr,
     SAVED: tl.constexpr,
 ):
     """Smooth one tile and subtract in place. Without ``SAVED`` the tile is the whole signal."""
-    tile = number(programs, fields.FIRST)
-    d = number(programs, fields.LENGTH)
-    radius = number(programs, fields.RADIUS)
-    address, layout = find_signal(pointers, table, programs, ELEMENT)
-    samples = samples_at(address, ELEMENT, False)
-    plain = number(programs, fields.PLAIN) == 1
-    weights = coefficients + number(programs, fields.TAPS)
-    first = tile * (LINES * LINE)
-    last = tl.minimum(first + LINES * LINE, d)
+    ROWS: tl.constexpr = TILE // RUN
+    signal, wide = _signal(pointers, table, programs, ELEMENT)
+    address, layout, d, radius = signal
+    borders += tl.multiple_of(number(programs, fields.BORDERS), 16)
+    reach = reach_of(radius)
+    index = number(programs, fields.FIRST)
+    first = index * TILE
+    last = tl.minimum(first + TILE, d)
+    if not SAVED:
+        for start in range(0, 2 * reach, TILE):
+            _save(signal, wide, borders, 0, start, ELEMENT, BOUNDARY, TILE, RUN, TILE)
+            _save(signal, wide, borders, 1, start, ELEMENT, BOUNDARY, TILE, RUN, TILE)
+        # Some warps have saved what others read.
+        tl.debug_barrier()
 
-    line = first + tl.arange(0, LINES) * LINE
-    position = tl.arange(0, LINE)
-    smooth = tl.zeros([LINES, LINE], REAL)
-    for start in range(0, LINE + 2 * radius, DEPTH):
-        step = start + tl.arange(0, DEPTH)
-        n = (line - radius)[:, None] + step[None, :]
-        needed = (line < last)[:, None] & (step < LINE + 2 * radius)[None, :]
-        if SAVED:
-            inside = (n >= first) & (n < last)
-            value = tl.load(samples + _place(n, layout, plain), mask=needed & inside, other=0.0).to(
-                REAL
-            )
-            outside = needed & ~inside & (n < last + radius)
-            if BOUNDARY == COUNT:
-                outside = outside & (n >= 0) & (n < d)
-            around = borders + number(programs, fields.BORDERS)
-            left = tile * 2 * radius + n - (first - radius)
-            right = (tile + 1) * 2 * radius + n - (last - radius)
-            place = tl.where(n < first, left, right)
-            value += tl.load(around + place, mask=outside, other=0.0).to(REAL)
-        else:
-            if BOUNDARY == COUNT:
-                needed = needed & (n >= 0) & (n < d)
-            index = extended(n, d, radius, BOUNDARY)
-            value = tl.load(samples + _place(index, layout, plain), mask=needed, other=0.0).to(REAL)
-        tap = step[:, None] - position[None, :]
-        weight = tl.load(weights + tap, mask=(tap >= 0) & (tap <= 2 * radius), other=0.0)
-        smooth = tl.dot(value, weight, smooth, input_precision=PRECISION, out_dtype=REAL)
-
-    n = line[:, None] + position[None, :]
-    owned = n < last
-    if BOUNDARY == COUNT:
-        sums = weights + 2 * radius + 1
-        above = tl.load(sums + tl.minimum(radius + d - 1 - n, 2 * radius) + 1, owned, 1.0)
-        below = tl.load(sums + tl.maximum(radius - n, 0), owned, 0.0)
-        smooth = smooth / (above - below)
-    place = samples + _place(n, layout, plain)
-    value = tl.load(place, mask=owned, other=0.0).to(REAL)
+    weights = coefficients + number(programs, fields.TAPS) + 16 + radius
+    before = borders + index * 2 * reach + reach - first
+    behind = borders + (index + 1) * 2 * reach + reach
+    if wide:
+        end = last // 16 * 16  # which it is: this tells the compiler
+        samples = samples_at(address, ELEMENT, True)
+        tile = (samples, layout, before, behind - end, first, end, radius)
+        value, smooth = _smoothed(tile, weights, REAL, BOX, RUN, ROWS, True)
+    else:
+        samples = samples_at(address, ELEMENT, False)
+        tile = (samples, layout, before, behind - last, first, last, radius)
+        value, smooth = _smoothed(tile, weights, REAL, BOX, RUN, ROWS, False)
+    row = first + RUN * tl.arange(0, ROWS)[:, None]
+    n = row + tl.arange(0, RUN)[None, :]
+    if BOUNDARY == COUNT:  # noqa: SIM102 - one is known to the compiler, the other is not
+        if (first < radius) | (last + radius > d):
+            sums = weights + radius + 17
+            above = tl.load(sums + tl.minimum(radius + d - 1 - n, 2 * radius) + 1, n < last, 1.0)
+            below = tl.load(sums + tl.maximum(radius - n, 0), n < last, 0.0)
+            smooth = smooth / (above - below)
+    result = (value - smooth).to(ELEMENT)
     # Another warp may still have to read what this one is about to overwrite.
     tl.debug_barrier()
-    tl.store(place, (value - smooth).to(ELEMENT), mask=owned)
+    if wide:
+        tl.store(samples_at(address, ELEMENT, True) + n, result, row < last)
+    else:
+        place = offset_of(n, layout)
+        tl.store(samples_at(address, ELEMENT, False) + place, result, n < last)

@@ -148,6 +148,6 @@ def roots(logs: Iterable[int]) -> Array:
 
 
 def weights(average: LocalAverage) -> Array:
-    """The weights from one end to the other, and their running sums."""
+    """The weights from one end to the other, between 16 zeros each, and their running sums."""
     both = np.concatenate([average.weights[:0:-1], average.weights])
-    return np.concatenate([both, [0.0], np.cumsum(both)])
+    return np.concatenate([np.pad(both, 16), [0.0], np.cumsum(both)])
