@@ -52,7 +52,9 @@ def test_every_row_is_within_its_limits(figure):
     for subject, case, _, value in rows:
         limits = LIMITS[figure]
         if isinstance(limits, dict):
-            limits = next(limits[key] for key in (f"{subject}, {case}", subject, "") if key in limits)
+            limits = next(
+                limits[key] for key in (f"{subject}, {case}", subject, "") if key in limits
+            )
         least, most = limits
         assert least <= float(value) <= most, (subject, case)
 

@@ -85,44 +85,35 @@ def reach_of(radius):
 
 
 @triton.jit
-def _signal(pointers, table, programs, ELEMENT: tl.constexpr):
-    """Address, layout, length and radius, and whether whole vectors can be accessed."""
+def _signal(pointers, table, programs, borders):
+    """Address, layout, length and radius, where its borders are saved, and whether it is accessed
+    in whole vectors."""
     d = number(programs, fields.LENGTH)
-    address, layout = find_signal(pointers, table, programs, ELEMENT)
+    address, layout = find_signal(pointers, table, programs, borders.dtype.element_ty)
+    borders += tl.multiple_of(number(programs, fields.BORDERS), 16)
     wide = (number(programs, fields.PLAIN) == 1) & (address % 16 == 0) & (d % 16 == 0)
-    return (address, layout, d, number(programs, fields.RADIUS)), wide
+    return address, layout, d, number(programs, fields.RADIUS), borders, wide
 
 
 @triton.jit
-def _save(
-    signal,
-    wide,
-    borders,
-    border,
-    start,
-    ELEMENT: tl.constexpr,
-    BOUNDARY: tl.constexpr,
-    TILE: tl.constexpr,
-    RUN: tl.constexpr,
-    SPAN: tl.constexpr,
-):
-    """Copy ``SPAN`` of the samples around one border of a signal, from ``start`` on."""
-    address, layout, d, radius = signal
+def _save(signal, border, row, run, BOUNDARY: tl.constexpr, TILE: tl.constexpr):
+    """Copy some runs of the samples around one border."""
+    address, layout, d, radius, borders, wide = signal
+    ELEMENT: tl.constexpr = borders.dtype.element_ty
     reach = reach_of(radius)
     near = tl.minimum(border * TILE, d) - reach
-    item = start + RUN * tl.arange(0, SPAN // RUN)[:, None] + tl.arange(0, RUN)[None, :]
-    wanted = start + RUN * tl.arange(0, SPAN // RUN)[:, None] < 2 * reach
+    wanted = row < 2 * reach
     if wide & (near >= 0) & (near + 2 * reach <= d):
         near = near // 16 * 16  # which it is: this tells the compiler
-        value = tl.load(samples_at(address, ELEMENT, True) + near + item, wanted, 0.0)
+        value = tl.load(samples_at(address, ELEMENT, True) + near + (row + run), wanted, 0.0)
     else:
-        n = near + item
+        n = near + row + run
         known = wanted
         if BOUNDARY == COUNT:
             known = known & (n >= 0) & (n < d)
         place = offset_of(extended(n, d, radius, BOUNDARY), layout)
         value = tl.load(samples_at(address, ELEMENT, False) + place, known, 0.0)
-    tl.store(borders + border * 2 * reach + item, value, wanted)
+    tl.store(borders + border * 2 * reach + (row + run), value, wanted)
 
 
 @triton.jit
@@ -131,27 +122,26 @@ def save_borders(
     table,
     programs,
     borders,
-    ELEMENT: tl.constexpr,
     BOUNDARY: tl.constexpr,
     TILE: tl.constexpr,
     RUN: tl.constexpr,
     SPAN: tl.constexpr,
 ):
     """Copy ``SPAN`` of the samples around one tile border."""
-    signal, wide = _signal(pointers, table, programs, ELEMENT)
-    borders += tl.multiple_of(number(programs, fields.BORDERS), 16)
+    signal = _signal(pointers, table, programs, borders)
     start = tl.multiple_of(number(programs, fields.FIRST), 16)
+    row = start + RUN * tl.arange(0, SPAN // RUN)[:, None]
     border = number(programs, fields.BORDER)
-    _save(signal, wide, borders, border, start, ELEMENT, BOUNDARY, TILE, RUN, SPAN)
+    _save(signal, border, row, tl.arange(0, RUN)[None, :], BOUNDARY, TILE)
 
 
 @triton.jit
-def _split(x, ROWS: tl.constexpr, RUN: tl.constexpr):
+def _split(x, RUN: tl.constexpr):
     """The places of a run apart from each other."""
     if RUN == 8:
-        places = split8(x, ROWS)
+        places = split8(x, x.shape[0])
     else:
-        even, odd = tl.split(tl.reshape(x, [ROWS, 2, 2]))
+        even, odd = tl.split(tl.reshape(x, [x.shape[0], 2, 2]))
         x0, x2 = tl.split(even)
         x1, x3 = tl.split(odd)
         places = (x0, x1, x2, x3)
@@ -159,22 +149,22 @@ def _split(x, ROWS: tl.constexpr, RUN: tl.constexpr):
 
 
 @triton.jit
-def _join(x, ROWS: tl.constexpr, RUN: tl.constexpr):
+def _join(x, RUN: tl.constexpr):
     """The places of a run together."""
     if RUN == 8:
-        runs = join8(x, ROWS)
+        runs = join8(x, x[0].shape[0])
     else:
-        runs = tl.reshape(tl.join(tl.join(x[0], x[2]), tl.join(x[1], x[3])), [ROWS, 4])
+        runs = tl.join(tl.join(x[0], x[2]), tl.join(x[1], x[3]))
+        runs = tl.reshape(runs, [x[0].shape[0], 4])
     return runs
 
 
 @triton.jit
-def _runs(tile, step, RUN: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, ON: tl.constexpr):
+def _runs(tile, step, WIDE: tl.constexpr, ON: tl.constexpr):
     """The runs ``step`` samples on from each row's own (``ON``) or back, saved ones where these are
     beyond the tile's border."""
-    samples, layout, before, behind, first, last, radius = tile
-    row = first + RUN * tl.arange(0, ROWS)[:, None]
-    n = row + step + tl.arange(0, RUN)[None, :]
+    samples, layout, weights, before, behind, row, run, first, last, radius = tile
+    n = row + step + run
     saved = behind if ON else before
     known = row < last
     if WIDE:
@@ -184,20 +174,17 @@ def _runs(tile, step, RUN: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
         inside = n < last if ON else n >= first
         place = tl.where(inside, samples + offset_of(n, layout), saved + n)
         known = known & (n < last + radius)
-    return tl.load(place, known, 0.0)
+    return tl.load(place, known, 0.0).to(weights.dtype.element_ty)
 
 
 @triton.jit
-def _add_weighted(
-    sums, tile, weights, steps, RUN: tl.constexpr, WIDE: tl.constexpr, ON: tl.constexpr
-):
-    """To each place of a run, what the runs of some steps contribute."""
-    ROWS: tl.constexpr = sums[0].shape[0]
-    REAL: tl.constexpr = sums[0].dtype
+def _add_weighted(sums, tile, start, end, WIDE: tl.constexpr, ON: tl.constexpr):
+    """To each place of a run, what the runs from ``start`` to ``end`` contribute."""
+    RUN: tl.constexpr = tile[6].shape[1]
     LAST: tl.constexpr = RUN - 1
-    for step in range(steps[0], steps[1]):
-        x = _split(_runs(tile, step * RUN, RUN, ROWS, WIDE, ON).to(REAL), ROWS, RUN)
-        taps = weights + step * RUN - LAST
+    for step in range(start, end):
+        x = _split(_runs(tile, step * RUN, WIDE, ON), RUN)
+        taps = tile[2] + step * RUN - LAST
         near = [
             tl.load(taps + k) if k <= 2 * LAST else 0.0
             for k in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
@@ -211,12 +198,11 @@ def _add_weighted(
 
 
 @triton.jit
-def _add_whole(total, lost, tile, steps, RUN: tl.constexpr, WIDE: tl.constexpr, ON: tl.constexpr):
+def _add_whole(total, lost, tile, start, end, WIDE: tl.constexpr, ON: tl.constexpr):
     """The sum of runs that lie in the windows of all places of a row, and what rounding added:
     windows may be long, and of a constant every addition could round the same way."""
-    ROWS: tl.constexpr = total.shape[0]
-    for step in range(steps[0], steps[1]):
-        run = tl.sum(_runs(tile, step * RUN, RUN, ROWS, WIDE, ON).to(total.dtype), 1) - lost
+    for step in range(start, end):
+        run = tl.sum(_runs(tile, step * tile[6].shape[1], WIDE, ON), 1) - lost
         before = total
         total += run
         lost = (total - before) - run
@@ -224,30 +210,22 @@ def _add_whole(total, lost, tile, steps, RUN: tl.constexpr, WIDE: tl.constexpr, 
 
 
 @triton.jit
-def _smoothed(
-    tile,
-    weights,
-    REAL: tl.constexpr,
-    BOX: tl.constexpr,
-    RUN: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
+def _smoothed(tile, BOX: tl.constexpr, WIDE: tl.constexpr):
     """The samples of a tile, and their averages."""
-    radius = tile[6]
-    zero = tl.zeros([ROWS], REAL)
+    radius = tile[9]
+    RUN: tl.constexpr = tile[6].shape[1]
+    zero = tl.zeros([tile[5].shape[0]], tile[2].dtype.element_ty)
     sums = [zero for _ in (0, 1, 2, 3, 4, 5, 6, 7)] if RUN == 8 else [zero for _ in (0, 1, 2, 3)]
     most = (radius + RUN - 1) // RUN
     whole = (radius + 1) // RUN if BOX else 0
     back = tl.minimum(1 - whole, 0)
-    sums = _add_weighted(sums, tile, weights, (-most, back), RUN, WIDE, False)
-    sums = _add_weighted(sums, tile, weights, (whole, most + 1), RUN, WIDE, True)
-    smooth = _join(sums, ROWS, RUN)
+    sums = _add_weighted(sums, tile, -most, back, WIDE, False)
+    smooth = _join(_add_weighted(sums, tile, whole, most + 1, WIDE, True), RUN)
     if BOX:
-        total, lost = _add_whole(zero, zero, tile, (back, 0), RUN, WIDE, False)
-        total, lost = _add_whole(total, lost, tile, (0, whole), RUN, WIDE, True)
-        smooth += total[:, None] * tl.load(weights)
-    return _runs(tile, 0, RUN, ROWS, WIDE, True).to(REAL), smooth
+        total, lost = _add_whole(zero, zero, tile, back, 0, WIDE, False)
+        total, lost = _add_whole(total, lost, tile, 0, whole, WIDE, True)
+        smooth += total[:, None] * tl.load(tile[2])
+    return _runs(tile, 0, WIDE, True), smooth
 
 
 @triton.jit
@@ -257,8 +235,6 @@ def subtract_smooth(
     programs,
     coefficients,
     borders,
-    ELEMENT: tl.constexpr,
-    REAL: tl.constexpr,
     BOUNDARY: tl.constexpr,
     BOX: tl.constexpr,
     TILE: tl.constexpr,
@@ -266,35 +242,36 @@ def subtract_smooth(
     SAVED: tl.constexpr,
 ):
     """Smooth one tile and subtract in place. Without ``SAVED`` the tile is the whole signal."""
-    ROWS: tl.constexpr = TILE // RUN
-    signal, wide = _signal(pointers, table, programs, ELEMENT)
-    address, layout, d, radius = signal
-    borders += tl.multiple_of(number(programs, fields.BORDERS), 16)
+    ELEMENT: tl.constexpr = borders.dtype.element_ty
+    signal = _signal(pointers, table, programs, borders)
+    address, layout, d, radius, borders, wide = signal
+    row = RUN * tl.arange(0, TILE // RUN)[:, None]
+    run = tl.arange(0, RUN)[None, :]
     reach = reach_of(radius)
-    index = number(programs, fields.FIRST)
-    first = index * TILE
-    last = tl.minimum(first + TILE, d)
     if not SAVED:
         for start in range(0, 2 * reach, TILE):
-            _save(signal, wide, borders, 0, start, ELEMENT, BOUNDARY, TILE, RUN, TILE)
-            _save(signal, wide, borders, 1, start, ELEMENT, BOUNDARY, TILE, RUN, TILE)
+            _save(signal, 0, start + row, run, BOUNDARY, TILE)
+            _save(signal, 1, start + row, run, BOUNDARY, TILE)
         # Some warps have saved what others read.
         tl.debug_barrier()
 
+    index = number(programs, fields.FIRST)
+    first = index * TILE
+    last = tl.minimum(first + TILE, d)
+    row += first
+    n = row + run
     weights = coefficients + number(programs, fields.TAPS) + 16 + radius
     before = borders + index * 2 * reach + reach - first
     behind = borders + (index + 1) * 2 * reach + reach
     if wide:
         end = last // 16 * 16  # which it is: this tells the compiler
         samples = samples_at(address, ELEMENT, True)
-        tile = (samples, layout, before, behind - end, first, end, radius)
-        value, smooth = _smoothed(tile, weights, REAL, BOX, RUN, ROWS, True)
+        tile = (samples, layout, weights, before, behind - end, row, run, first, end, radius)
+        value, smooth = _smoothed(tile, BOX, True)
     else:
         samples = samples_at(address, ELEMENT, False)
-        tile = (samples, layout, before, behind - last, first, last, radius)
-        value, smooth = _smoothed(tile, weights, REAL, BOX, RUN, ROWS, False)
-    row = first + RUN * tl.arange(0, ROWS)[:, None]
-    n = row + tl.arange(0, RUN)[None, :]
+        tile = (samples, layout, weights, before, behind - last, row, run, first, last, radius)
+        value, smooth = _smoothed(tile, BOX, False)
     if BOUNDARY == COUNT:  # noqa: SIM102 - one is known to the compiler, the other is not
         if (first < radius) | (last + radius > d):
             sums = weights + radius + 17

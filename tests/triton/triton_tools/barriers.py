@@ -20,9 +20,9 @@ from triton_tools.warps import Race, run_together
 _CALL = "tl.debug_barrier()"
 CASES = {
     "interpolate": ([432], FilterSpec()),
-    "subtract_smooth": ([300], FilterSpec("lap", window=25)),
+    "subtract_smooth": ([304], FilterSpec("lap", window=25)),
 }
-"""The shortest call in which a barrier of each kernel decides something."""
+"""A short call in which the barriers of each kernel decide something."""
 
 
 def device_functions() -> dict[str, JITFunction]:
