@@ -62,8 +62,8 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
 
 
 def needed() -> list[tuple[Variant, str]]:
-    """What the table lists: every kernel on sm_80, on all targets those that take most registers; of
-    those that see no gradient, which take longer to compile, the float64 form on sm_80 alone."""
+    """What the table lists: every kernel on sm_80, the larger ones on all targets; of those that
+    see no gradient, slow to compile, the float64 form on sm_80 alone."""
     return [
         (variant, target)
         for variant in model_variants()
