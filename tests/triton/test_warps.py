@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from triton_tools.barriers import CASES, DOUBLED, without
+from triton_tools.barriers import CASES
 from triton_tools.compare import random_grads, reference
 from triton_tools.counts import barrier_rows
 from triton_tools.execute import execute
@@ -33,13 +33,6 @@ def test_the_race_behind_every_barrier_is_found():
     assert {value for *_, value in found} == {"1"}
     assert set(found) <= listed
     assert len(found) == sum(row[2] == "race found" for row in listed)
-
-
-@pytest.mark.parametrize("kernel", DOUBLED)
-def test_a_doubled_barrier_is_doubled(kernel):
-    grads, spec = case(kernel)
-    with without(kernel, 0):
-        execute(grads, spec, run=run_together, only=kernel)
 
 
 @pytest.mark.parametrize("kernel", CASES)

@@ -40,7 +40,7 @@ LAYOUT_COUNT = tl.constexpr(8)
 
 LENGTH = CELLS  # of a signal from which averages are subtracted: its cells are samples
 RADIUS = COLUMNS  # samples on each side that are smoothed with one
-TILES = BIN  # how many programs share a detrended signal
+BORDER = BIN  # number of the tile border around which samples are saved
 BORDERS = GRID  # where its saved samples begin
 
 

@@ -95,7 +95,7 @@ def columns_back(columns: int) -> Array:
 
 
 def bin_order(log: int, lanes: int) -> NDArray[np.int64]:
-    """Bin that ``solve.forward`` leaves in each register and lane, ``[8, lanes]``."""
+    """Bin that ``solve.transform`` leaves in each register and lane, ``[8, lanes]``."""
     bins = np.tile(np.arange(8), (lanes, 1))
     weight, below = 8, log - 3
     while below > 0:
@@ -136,7 +136,7 @@ def middle_turns(columns: int, log_middle: int, log_rows: int) -> Array:
 
 
 def roots(logs: Iterable[int]) -> Array:
-    """Turns between the steps of ``solve.forward`` for lines of such lengths."""
+    """Turns between the steps of ``solve.transform`` for lines of such lengths."""
     needed = {1 << step for log in logs for step in range(log, 3, -3)}
     parts = [np.empty(0)]
     for length in ROOT_OFFSETS:
@@ -148,6 +148,6 @@ def roots(logs: Iterable[int]) -> Array:
 
 
 def weights(average: LocalAverage) -> Array:
-    """The weights from one end to the other, and their running sums."""
+    """The weights from one end to the other, between 16 zeros each, and their running sums."""
     both = np.concatenate([average.weights[:0:-1], average.weights])
-    return np.concatenate([both, [0.0], np.cumsum(both)])
+    return np.concatenate([np.pad(both, 16), [0.0], np.cumsum(both)])

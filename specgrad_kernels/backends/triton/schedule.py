@@ -112,7 +112,7 @@ def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule
         rows = (job.row for job in jobs["means"])
         launches.append(_launch("subtract_means", rows, BLOCK=targets.BLOCK[double]))
     if jobs["detrend"]:
-        launches += _detrend(jobs["detrend"], spec.boundary, pool, borders, double)
+        launches += _detrend(jobs["detrend"], spec.boundary, pool, borders)
     table = np.array([signal.layout for signal in longest_first], dtype=np.int64)
     return Schedule(table, pool.array(double), room.length, borders.length, launches)
 
@@ -241,33 +241,28 @@ def _interpolate(jobs: Sequence[_Job], sizes: dict[str, int], pool: _Pool) -> La
     return _launch("interpolate", rows, **sizes)
 
 
-def _detrend(
-    jobs: Sequence[_Job], boundary: str, pool: _Pool, borders: _Room, double: bool
-) -> list[Launch]:
+def _detrend(jobs: Sequence[_Job], boundary: str, pool: _Pool, borders: _Room) -> list[Launch]:
     averages = [job.loss.wanted for job in jobs if isinstance(job.loss.wanted, LocalAverage)]
-    lines = 64 if max(average.radius for average in averages) <= 16 else 128
-    tile = lines * targets.LINE
+    tile = targets.tile_of(max(average.radius for average in averages))
     saved = any(job.loss.d > tile for job in jobs)
     copies, filters = [], []
     for job, average in zip(jobs, averages, strict=True):
         tiles = -(-job.loss.d // tile)
-        items = (tiles + 1) * 2 * average.radius if saved else 0
+        items = 2 * (average.radius + -average.radius % 16)  # around a border
         job.row |= {
             "COLUMNS": average.radius,
-            "BIN": tiles,
-            "GRID": borders.take(items),
+            "GRID": borders.take((tiles + 1) * items),
             "TAPS": pool.add(numbers.weights, average, key=job.loss),
         }
         filters += job.programs(range(tiles))
-        copies += job.programs(range(0, items, targets.SPAN))
-    code = BOUNDARIES.index(boundary)
-    launches = []
-    if copies:
-        sizes = {"BOUNDARY": code, "TILE": tile, "SPAN": targets.SPAN}
-        launches.append(_launch("save_borders", copies, **sizes))
+        for border in range(tiles + 1):
+            copies += job.programs(range(0, items, targets.SPAN), BIN=border)
+    sizes = {"BOUNDARY": BOUNDARIES.index(boundary), "TILE": tile}
+    launches = (
+        [_launch("save_borders", copies, SPAN=targets.SPAN, **sizes)] if saved and copies else []
+    )
     if saved:
         # What lies outside was saved by then: only the division by counted weights is left.
-        code = min(code, BOUNDARIES.index("circular"))
-    sizes = {"LINE": targets.LINE, "DEPTH": targets.DEPTH[double], "LINES": lines}
-    smooth = _launch("subtract_smooth", filters, BOUNDARY=code, SAVED=saved, **sizes)
-    return [*launches, smooth]
+        sizes["BOUNDARY"] = min(sizes["BOUNDARY"], BOUNDARIES.index("circular"))
+    sizes |= {"BOX": averages[0].box, "SAVED": saved}
+    return [*launches, _launch("subtract_smooth", filters, **sizes)]

@@ -29,6 +29,7 @@ ROOT_OFFSETS = {64: 0, 512: 128, 32: 1152, 256: 1216, 2048: 1728}
 """Where the turns of a transform of each length begin among the coefficients: first those of lines
 that are done in steps of eight alone."""
 _ROOTS = tl.constexpr(ROOT_OFFSETS)
+_STEPS = tl.constexpr((11, 9, 8, 6, 5))
 
 
 @triton.jit
@@ -160,38 +161,30 @@ def radix_step(
 
 
 @triton.jit
-def forward(r, i, roots, lane, log, LANES: tl.constexpr):
-    """To the spectrum; ``numbers.bin_order`` says where its values lie."""
-    r, i = dft8(r, i, -1)
-    if LANES >= 256:  # noqa: SIM102 - one is known to the compiler, the other is not
-        if log == 11:
-            r, i = radix_step(r, i, roots, lane, 11, LANES, 5, -1)
-    if log == 9:
-        r, i = radix_step(r, i, roots, lane, 9, LANES, 3, -1)
-    if (log == 8) | (log == 11):
-        r, i = radix_step(r, i, roots, lane, 8, LANES, 2, -1)
-    if (log == 6) | (log == 9):
-        r, i = radix_step(r, i, roots, lane, 6, LANES, 0, -1)
-    if (log == 5) | (log == 8) | (log == 11):
-        r, i = radix_step(r, i, roots, lane, 5, LANES, 0, -1)
+def _step_of(r, i, roots, lane, log, LOG: tl.constexpr, LANES: tl.constexpr, SIGN: tl.constexpr):
+    """The step of ``2**LOG`` values, for lines that take it: each goes on with three bits less."""
+    wanted = log == LOG
+    if LOG <= 8:
+        wanted = wanted | (log == LOG + 3)
+    if LOG <= 5:
+        wanted = wanted | (log == LOG + 6)
+    if wanted:
+        r, i = radix_step(r, i, roots, lane, LOG, LANES, LOG - 6 if LOG > 6 else 0, SIGN)
     return r, i
 
 
 @triton.jit
-def backward(r, i, roots, lane, log, LANES: tl.constexpr):
-    """From the spectrum, unscaled; every step of ``forward`` undone."""
-    if (log == 5) | (log == 8) | (log == 11):
-        r, i = radix_step(r, i, roots, lane, 5, LANES, 0, 1)
-    if (log == 6) | (log == 9):
-        r, i = radix_step(r, i, roots, lane, 6, LANES, 0, 1)
-    if (log == 8) | (log == 11):
-        r, i = radix_step(r, i, roots, lane, 8, LANES, 2, 1)
-    if log == 9:
-        r, i = radix_step(r, i, roots, lane, 9, LANES, 3, 1)
-    if LANES >= 256:  # noqa: SIM102 - one is known to the compiler, the other is not
-        if log == 11:
-            r, i = radix_step(r, i, roots, lane, 11, LANES, 5, 1)
-    return dft8(r, i, 1)
+def transform(r, i, roots, lane, log, LANES: tl.constexpr, SIGN: tl.constexpr):
+    """To the spectrum (-1), where ``numbers.bin_order`` says which values lie where; or from it,
+    unscaled, every step undone (1)."""
+    if SIGN == -1:
+        r, i = dft8(r, i, -1)
+    for k in tl.static_range(5):
+        if LANES >= 256 or _STEPS[k if SIGN == -1 else 4 - k] < 11:
+            r, i = _step_of(r, i, roots, lane, log, _STEPS[k if SIGN == -1 else 4 - k], LANES, SIGN)
+    if SIGN == 1:
+        r, i = dft8(r, i, 1)
+    return r, i
 
 
 @triton.jit
@@ -296,10 +289,10 @@ def solve(programs, coefficients, workspace, REAL: tl.constexpr, LANES: tl.const
             places = (grid + place, matrix + line, matrix + line + bins * columns)
             r, i = _transform_columns(places, (row, bins, step), columns, known, LANES, REAL)
             r, i = turn8(r, i, cosines, sines, 1)
-        r, i = forward(r, i, coefficients, lane, log, LANES)
+        r, i = transform(r, i, coefficients, lane, log, LANES, -1)
         r = [r[k] * gains[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
         i = [i[k] * gains[k] for k in (0, 1, 2, 3, 4, 5, 6, 7)]
-        r, i = backward(r, i, coefficients, lane, log, LANES)
+        r, i = transform(r, i, coefficients, lane, log, LANES, 1)
         # Every lane stores where it loaded: no other lane's values are lost.
         if log_middle > 0:
             store8(split, step, r, known)

@@ -8,9 +8,8 @@ The rule follows what compilation and counting show without a GPU (``docs/gpu_re
 - ``solve`` and ``middle`` give a thread eight values: one lane is one thread. They compute in
   float64 where a GPU is at least half as fast at it, and so does ``spread`` the sum of a cell: a
   rounding there is one of the whole result.
-- The detrend multiplies matrices: ``tf32x3`` on NVIDIA (three tensor-core products restore
-  float32 accuracy, where ``ieee`` spills), ``ieee`` on AMD and for float64; 16 or 32 terms at
-  a time; eight warps, four where the tile is small.
+- ``subtract_smooth`` gives a thread of NVIDIA's 16 samples in runs of 16 bytes or more; the runs
+  share the weights.
 """
 
 from __future__ import annotations
@@ -34,11 +33,8 @@ LANES = {False: 64, True: 256}
 MIDDLE_LANES = 256
 TILE_SAMPLES = 512
 """Samples that a program of ``spread`` loads at a time."""
-SPAN = 512
-LINE = 32
-DEPTH = {False: 32, True: 16}
-"""Samples that ``save_borders`` copies; of a line of the detrend, and terms of a matrix product at
-a time, by double precision."""
+SPAN = 256
+"""Samples that ``save_borders`` copies."""
 BLOCK = {False: 1024, True: 512}
 """Samples that ``subtract_means`` has at a time."""
 
@@ -48,11 +44,21 @@ def rows_of(hop: int) -> int:
     return TILE_SAMPLES // hop
 
 
+def run_of(dtype: torch.dtype) -> int:
+    """Neighbouring samples that a thread smooths together."""
+    return 8 if dtype.itemsize == 2 else 4
+
+
+def tile_of(radius: int) -> int:
+    """Samples of a program of ``subtract_smooth``."""
+    return 2048 if radius <= 64 else 4096
+
+
 def options_of(
     kernel: str, sizes: dict[str, Any], dtype: torch.dtype, architecture: str
 ) -> dict[str, Any]:
     """Launch options of one kernel at its compile-time sizes."""
-    warps, stages = 4, 1
+    warps = 4
     nvidia = architecture.startswith("sm_")
     registers = {}
     if kernel in ("spread", "interpolate"):
@@ -61,10 +67,11 @@ def options_of(
             registers = {"maxnreg": 168}
     elif kernel in COARSE:
         warps = max(1, sizes["LANES"] // (32 if nvidia else 64))
+    elif kernel == "save_borders":
+        warps = 1
     elif kernel == "subtract_smooth":
-        warps = 4 if dtype is torch.float64 and sizes["LINES"] <= 64 else 8
-        stages = 2
-    return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True, **registers}
+        warps = sizes["TILE"] // 512
+    return {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True, **registers}
 
 
 def constants_of(
@@ -73,12 +80,11 @@ def constants_of(
     """Every compile-time argument of one kernel."""
     real = tl.float64 if dtype is torch.float64 else tl.float32
     finest = tl.float64 if solves_finer(dtype, architecture) else real
-    tensor_cores = architecture.startswith("sm_") and real is tl.float32
     known = {
         "ELEMENT": getattr(tl, str(dtype).removeprefix("torch.")),
         "REAL": finest if kernel in COARSE else real,
         "SUM": finest,
-        "PRECISION": "tf32x3" if tensor_cores else "ieee",
+        "RUN": run_of(dtype),
         **sizes,
     }
     return {name: known[name] for name in KERNELS[kernel].arg_names if name in known}

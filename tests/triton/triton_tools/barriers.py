@@ -15,17 +15,14 @@ from specgrad_kernels.backends import triton as package
 from specgrad_kernels.spec import FilterSpec
 from triton_tools.compare import random_grads
 from triton_tools.execute import execute
-from triton_tools.warps import Race, run_together, run_without_barriers
+from triton_tools.warps import Race, run_together
 
 _CALL = "tl.debug_barrier()"
 CASES = {
     "interpolate": ([432], FilterSpec()),
-    "subtract_smooth": ([100], FilterSpec("lap", window=25)),
+    "subtract_smooth": ([304], FilterSpec("lap", window=25)),
 }
-"""The shortest call in which a barrier of each kernel decides something."""
-DOUBLED = ("subtract_smooth",)
-"""Before these the compiler has put barriers of its own, as matrices pass through shared memory.
-A compiler need not, so they stay; without both, the race is there."""
+"""A short call in which the barriers of each kernel decide something."""
 
 
 def device_functions() -> dict[str, JITFunction]:
@@ -68,10 +65,9 @@ def _replace(function: Any, source: str) -> None:
 def found_without(kernel: str, number: int) -> bool:
     """Whether the race is found that a barrier prevents, once the barrier is taken away."""
     lengths, spec = CASES[kernel]
-    run = run_without_barriers if kernel in DOUBLED else run_together
     with without(kernel, number):
         try:
-            execute(random_grads(lengths), spec, run=run, only=kernel)
+            execute(random_grads(lengths), spec, run=run_together, only=kernel)
         except Race as race:
             return "global memory" in str(race)
     return False

@@ -104,7 +104,7 @@ class Accesses:
             self.counts.ideal += best
             return
         self.counts.sectors += _sectors(threads, places, size)
-        if any(start <= places[0] < end for start, end in self.gradients):
+        if any(((start <= places) & (places < end)).any() for start, end in self.gradients):
             self.counts.widths[8 * size] += 1
 
     def barrier(self) -> None:
@@ -179,8 +179,10 @@ class Case:
 
     @property
     def elements(self) -> int:
-        """Samples of one program of ``spread`` or ``interpolate``."""
+        """Samples of one program of a kernel that writes its share of them, or of the grid."""
         sizes = self.launch().sizes
+        if "TILE" in sizes:
+            return int(sizes["TILE"])
         cells = 4 * sizes["ROWS"] - (sizes["WIDTH"] if self.kernel == "interpolate" else 0)
         return cells * sizes["HOP"]
 
@@ -209,7 +211,8 @@ CASES = (
     Case("interpolate", 36864, dtype=torch.float16),
     Case("subtract_means", 576, method="centralize"),
     *(
-        Case(kernel, 36864, method=method)
+        Case(kernel, 36864, method=method, dtype=dtype)
+        for dtype in (torch.float32, torch.bfloat16)
         for method in ("lap", "gaussian")
         for kernel in ("save_borders", "subtract_smooth")
     ),
@@ -237,7 +240,7 @@ def count(case: Case) -> Counts:
         "programs": torch.from_numpy(launch.programs).clone(),
         "coefficients": torch.from_numpy(plan.coefficients).clone(),
         "workspace": torch.ones(plan.workspace),
-        "borders": torch.ones(plan.borders),
+        "borders": torch.ones(plan.borders, dtype=case.dtype),
     }
     names = KERNELS[launch.kernel].arg_names
     arguments = [tensors[name] for name in names if name in tensors]
@@ -270,10 +273,10 @@ def kernel_rows(case: Case) -> Rows:
     }
     if counts.ideal == 0:
         figures["shared wavefronts over ideal"] = "1.00"
-    if case.kernel in ("spread", "interpolate"):
+    if case.kernel in ("spread", "interpolate", "subtract_smooth"):
         share = 32 * counts.instructions / case.elements
         figures["thread instructions an element"] = f"{share:.1f}"
-    if case.kernel in ("spread", "interpolate", "subtract_means"):
+    if counts.widths:
         figures["narrowest gradient access in bits"] = min(counts.widths)
     return [(case.kernel, case.name, figure, str(value)) for figure, value in figures.items()]
 

@@ -59,7 +59,6 @@ class Resources:
     spilled_bytes: int
     shared_bytes: int
     warps: int
-    precision: str
 
 
 def variants(
@@ -109,8 +108,7 @@ def resources(variant: Variant, target: str) -> Resources:
     registers, spilled = _nvidia(compiled) if target.startswith("sm_") else _amd(compiled)
     which = (variant.kernel, dict(variant.sizes), variant.dtype, target)
     warps = targets.options_of(*which)["num_warps"]
-    precision = targets.constants_of(*which).get("PRECISION", "fma")
-    return Resources(registers, spilled, compiled.metadata.shared, warps, precision)
+    return Resources(registers, spilled, compiled.metadata.shared, warps)
 
 
 def _nvidia(compiled: Any) -> tuple[int, int]:

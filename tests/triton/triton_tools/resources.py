@@ -20,7 +20,6 @@ COLUMNS = (
     "sizes",
     "dtype",
     "target",
-    "arithmetic",
     "warps",
     "registers",
     "spilled_bytes",
@@ -55,7 +54,6 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
         variant.label,
         variant.name,
         target,
-        cost.precision,
         str(cost.warps),
         str(cost.registers),
         str(cost.spilled_bytes),
@@ -64,14 +62,14 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
 
 
 def needed() -> list[tuple[Variant, str]]:
-    """What the table lists: every kernel on sm_80, and the band's on all targets; of those that see
-    no gradient, which take longer to compile, the float64 form on sm_80 alone."""
+    """What the table lists: every kernel on sm_80, the larger ones on all targets; of those that
+    see no gradient, slow to compile, the float64 form on sm_80 alone."""
     return [
         (variant, target)
         for variant in model_variants()
         for target in TARGETS
         if target == "sm_80"
-        or variant.kernel in ("spread", "interpolate")
+        or variant.kernel in ("spread", "interpolate", "subtract_smooth")
         or (variant.kernel in COARSE and variant.dtype is torch.float32)
     ]
 

@@ -92,7 +92,7 @@ def _roots(length: int) -> Floats:
 
 
 def forward(x: Pair, length: int) -> Pair:
-    """``solve.forward`` on the last axis, with bins in their natural order."""
+    """``solve.transform`` on the last axis, with bins in their natural order."""
     radix, rest = _steps(length)
     parts = [np.reshape(part, (*part.shape[:-1], radix, rest)) for part in x]
     values = [(parts[0][..., k, :], parts[1][..., k, :]) for k in range(radix)]
@@ -104,7 +104,7 @@ def forward(x: Pair, length: int) -> Pair:
 
 
 def backward(x: Pair, scale: Floats, length: int) -> Pair:
-    """``solve.backward`` of ``x * scale``."""
+    """``solve.transform`` back, of ``x * scale``."""
     radix, rest = _steps(length)
     parts = [np.reshape(part, (*part.shape[:-1], rest, radix)) for part in (*x, scale)]
     values = [(parts[0][..., k], parts[1][..., k]) for k in range(radix)]

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from triton_tools.ptx.machine import Machine, Memory, Program
-from triton_tools.ptx.parse import Number
-
-_NO_BARRIER = ("bar", "warp", "sync")
 
 
 class Race(Exception):
@@ -83,23 +79,6 @@ def run_together(program: Program, grid: int, values: Sequence[int], memory: Mem
         passed += watch.barriers
         watch.barrier()
     return passed
-
-
-def run_without_barriers(
-    program: Program, grid: int, values: Sequence[int], memory: Memory
-) -> None:
-    """Likewise, as if no barrier had been compiled."""
-    code = program.kernel.code
-    program.kernel.code = [
-        replace(step, opcode=_NO_BARRIER, operands=(Number(-1),))
-        if step.opcode == ("bar", "sync")
-        else step
-        for step in code
-    ]
-    try:
-        run_together(program, grid, values, memory)
-    finally:
-        program.kernel.code = code
 
 
 def run_apart(

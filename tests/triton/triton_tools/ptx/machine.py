@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,27 +34,37 @@ class Memory:
     def __init__(self, pieces: Sequence[tuple[int, np.ndarray]]) -> None:
         self.pieces = [(start, start + len(data), data) for start, data in pieces if len(data)]
 
-    def _find(self, addresses: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-        low, high = int(addresses.min()), int(addresses.max()) + size
+    def _find(
+        self, addresses: np.ndarray, size: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Which lanes are in a piece, its bytes, and which of them each of these lanes accesses."""
         if (addresses % size).any():
             raise PtxError(f"misaligned access of {size} bytes")
+        left = np.ones(len(addresses), np.bool_)
         for start, end, data in self.pieces:
-            if start <= low and high <= end:
-                index = (addresses - start).astype(np.int64)
-                return data, index[:, None] + np.arange(size)
+            lanes = left & (addresses >= start) & (addresses <= end - size)
+            if lanes.any():
+                left &= ~lanes
+                yield lanes, data, (addresses[lanes] - start)[:, None] + np.arange(size)
+            if not left.any():
+                return
+        low, high = int(addresses[left].min()), int(addresses[left].max()) + size
         raise PtxError(f"access of {size} bytes at {low:#x}..{high:#x}, outside every tensor")
 
     def load(self, addresses: np.ndarray, kind: type, count: int) -> np.ndarray:
         """``[lanes, count]`` values of ``kind``."""
         size = np.dtype(kind).itemsize * count
-        data, index = self._find(addresses.astype(np.int64), size)
-        return np.ascontiguousarray(data[index]).view(kind)
+        values = np.empty((len(addresses), size), np.uint8)
+        for lanes, data, index in self._find(addresses.astype(np.int64), size):
+            values[lanes] = data[index]
+        return values.view(kind)
 
     def store(self, addresses: np.ndarray, values: np.ndarray) -> None:
         """Values of shape ``[lanes, count]``."""
         size = values.dtype.itemsize * values.shape[1]
-        data, index = self._find(addresses.astype(np.int64), size)
-        data[index] = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), size)
+        stored = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), size)
+        for lanes, data, index in self._find(addresses.astype(np.int64), size):
+            data[index] = stored[lanes]
 
 
 def tensor_bytes(tensor: Tensor) -> tuple[int, np.ndarray]:
