@@ -24,7 +24,9 @@ def native_build():
     from torch.utils import cpp_extension
 
     flags = ["-O3", "-g0", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra"]
-    link = []
+    # float16 without F16C is converted by functions that libgcc_s has from GCC 12 on only: a wheel
+    # takes them along
+    link = ["-l:libgcc.a"]
     headers = sorted(str(path) for end in ("h", "inl") for path in Path("csrc").glob(f"*.{end}"))
     if os.environ.get("SPECGRAD_SANITIZE") == "1":
         sanitize = "-fsanitize=address,undefined"
