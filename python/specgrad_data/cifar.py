@@ -187,6 +187,7 @@ def load_corrupted(
     severity: int = 3,
     corruptions: Sequence[str] | str = STANDARD_CORRUPTIONS,
     seed: int = 0,
+    size: int = 32,
 ) -> Dataset:
     """8,000 base images for training and 2,000 for the test, under every corruption.
 
@@ -197,6 +198,7 @@ def load_corrupted(
     severity: 1 to 5
     corruptions: which types, as a list or separated by commas; by default the 15 standard ones
     seed: of the stratified division of the base images
+    size: 16 or 8 shrinks the images
     """
     name = folder.name
     family = CIFAR10 if name == "cifar10_c" else CIFAR100
@@ -220,7 +222,8 @@ def load_corrupted(
         path = required(name, where / f"{kind}.npy")
         images.append(_read_severity(path, severity, np.uint8, 32, 32, 3).transpose(0, 3, 1, 2))
     train, test = shifted_splits(images, labels, TEST_FRACTION, seed)
-    return build(name, train, test, **family.facts, domain_names=tuple(chosen))
+    dataset = build(name, train, test, **family.facts, domain_names=tuple(chosen))
+    return _shrunk(dataset, size)
 
 
 def _check_request(severity: int, corruptions: Sequence[str]) -> None:

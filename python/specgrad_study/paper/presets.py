@@ -153,7 +153,7 @@ def cpu() -> Preset:
         seeds_of={"strategies": (0, 1, 2), "mechanism": (0, 1, 2)},
         datasets={
             "CIFAR-10": {},
-            "CIFAR-10-C": {"dataset": "cifar10_c", "data_options": {}, **SHIFT},
+            "CIFAR-10-C": {"dataset": "cifar10_c", **SHIFT},
             "FEMNIST": {"dataset": "mnist_by_writer", "data_options": {}, **WRITERS},
             "Yahoo! Answers": {
                 "dataset": "parquet:data/yahoo_answers_small",
@@ -184,7 +184,7 @@ def cpu() -> Preset:
             "40 communication rounds instead of 300.",
             "ResNet-8 (one block in each of the three stages, 78 thousand parameters) instead of "
             "ResNet-20.",
-            "CIFAR-10 images of 16 x 16 pixels (means of 2 x 2) instead of 32 x 32.",
+            "CIFAR-10 and CIFAR-10-C images of 16 x 16 pixels (means of 2 x 2) instead of 32 x 32.",
             "One seed instead of three but for the filtering strategies, some of the ratios and "
             "the mechanism; a cell that has more finished seeds shows them all.",
             "CIFAR-100, Tiny-ImageNet and CIFAR-100-C, and the backbones ResNet-18, WRN-56-2 and "

@@ -326,6 +326,18 @@ def test_corruptions_by_severity_and_name(corrupted: tuple[str, Path]):
             load(name, root, **options)
 
 
+@pytest.mark.filterwarnings("ignore::specgrad_data.DataWarning")
+def test_corrupted_images_shrink_as_others_do(corrupted: tuple[str, Path]):
+    name, root = corrupted
+    whole, shrunk = load(name, root), load(name, root, size=16)
+    assert shrunk.train_x.shape == (15 * 40, 3, 16, 16)
+    squares = whole.test_x.float().unflatten(-1, (16, 2)).unflatten(-3, (16, 2)).mean((-3, -1))
+    assert torch.equal(shrunk.test_x, (squares + 0.5).floor().to(torch.uint8))
+    assert shrunk.bases is not None
+    assert torch.equal(shrunk.bases, whole.bases)
+    assert shrunk.fingerprint != whole.fingerprint
+
+
 def test_regenerated_corruptions_are_called_so(corrupted: tuple[str, Path]):
     with pytest.warns(DataWarning, match="regenerated"):
         load(*corrupted)
