@@ -1,6 +1,7 @@
-"""The float64 truth, and what the tests measure against it."""
+"""The float64 truth, what the tests measure against it, and a small model to train."""
 
 import torch
+from torch import nn
 
 from specgrad_kernels import filter_grads_
 
@@ -35,3 +36,23 @@ def filtered(grad, **options):
     copy = torch.empty_strided(grad.shape, grad.stride(), dtype=grad.dtype).copy_(grad)
     filter_grads_([copy], **options)
     return copy
+
+
+def small_model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.GroupNorm(2, 16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+
+
+def backward(model, seed=0):
+    torch.manual_seed(seed)
+    loss = nn.functional.cross_entropy(model(torch.randn(8, 3, 8, 8)), torch.randint(10, (8,)))
+    loss.backward()
+    return loss

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 import torch
-from helpers import distance, truth
+from helpers import backward, distance, small_model, truth
 from process_group import single_process_group
 from torch import nn
 
@@ -18,26 +18,6 @@ from specgrad_kernels.hooks import filter_all_steps
 # filtering twice with it is not filtering once, so a test sees whether it ran twice
 GAUSSIAN = {"method": "gaussian", "sigma": 2.0}
 NOT_IDEMPOTENT = FilterSpec(**GAUSSIAN)
-
-
-def small_model(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1),
-        nn.GroupNorm(2, 16),
-        nn.ReLU(),
-        nn.Conv2d(16, 16, 3, padding=1),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(16, 10),
-    )
-
-
-def backward(model, seed=0):
-    torch.manual_seed(seed)
-    loss = nn.functional.cross_entropy(model(torch.randn(8, 3, 8, 8)), torch.randint(10, (8,)))
-    loss.backward()
-    return loss
 
 
 def weights(model):

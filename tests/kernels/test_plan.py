@@ -8,31 +8,11 @@ import threading
 
 import pytest
 import torch
-from helpers import distance, truth
+from helpers import backward, distance, small_model, truth
 from torch import nn
 
 from specgrad_kernels import FilterPlan, FilterSpec, available_backends, filter_grads_
 from specgrad_kernels.backends import BACKENDS
-
-
-def small_model(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1),
-        nn.GroupNorm(2, 16),
-        nn.ReLU(),
-        nn.Conv2d(16, 16, 3, padding=1),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(16, 10),
-    )
-
-
-def backward(model, seed=0):
-    torch.manual_seed(seed)
-    loss = nn.functional.cross_entropy(model(torch.randn(8, 3, 8, 8)), torch.randint(10, (8,)))
-    loss.backward()
-    return loss
 
 
 def test_plan_filters_selected_layers_only():
