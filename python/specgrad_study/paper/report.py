@@ -150,12 +150,16 @@ def _section(part: Part, subject: Subject, out: Path) -> list[Block]:
 
 
 def _table(part: Part, column: str) -> Table:
-    """A column seed by seed, with paired differences to the baseline of each row."""
+    """A column seed by seed, with paired differences to the baseline of each row.
+
+    A row that neither was run nor has a number in the paper is named below the table alone.
+    """
     numbers, baseline = paper_numbers(part.experiment.name), part.experiment.baseline
     held = {
         row: found.values
         for (row, where), found in part.results.items()
-        if where == column and (found.values or found.missing != (LEFT_OUT,))
+        if where == column
+        and (found.values or ((row, column) in numbers and found.missing != (LEFT_OUT,)))
     }
     seeds = sorted({seed for values in held.values() for seed in values})
     compared = any((row, column) in numbers for row in held)

@@ -51,6 +51,21 @@ def test_unfinished_cells_are_named(reproduce, play, tmp_path):
     assert not (stopped / "summary.json").exists()
 
 
+def test_rows_without_a_result_are_named_below_the_table_alone(reproduce, play, tmp_path):
+    """Unless the paper has a number for them, as for the strategies."""
+    played = play("strategies")
+    for row in ("None (FedAvg)", "Low-frequency suppression"):
+        run = played.run(row).path
+        shutil.copytree(run, tmp_path / run.name)
+    assert reproduce("mechanism", "strategies", f"--runs={tmp_path}", "--report-only")[0] == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    mechanism = text[text.index("## What does the work?") :]
+    assert "| fft 0.05 |" in mechanism
+    assert "| centralize |" not in mechanism
+    assert re.search(r"- CIFAR-10, alpha 0.1, seed 0: not run: .*centralize", mechanism)
+    assert "| Gaussian detrend | 77." in text
+
+
 def test_an_empty_folder_gives_a_report_without_results(reproduce, tmp_path):
     assert reproduce("all", f"--runs={tmp_path / 'none'}", "--report-only")[0] == 0
     text = (tmp_path / "none" / "report" / "report.md").read_text()

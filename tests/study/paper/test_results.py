@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -264,3 +265,30 @@ def test_the_page_on_the_mechanism_has_the_tables_of_the_report():
     assert shown
     for table in shown:
         assert table in page
+
+
+def every_paired_difference() -> list[tuple[float, float, float]]:
+    """Mean and interval between any two rows of a column of the stored report, both ways round."""
+    found = []
+    for held in STORED[DOCS / "paper" / "results.json"]["experiments"].values():
+        values = held["values"]
+        for one, other in itertools.permutations(values, 2):
+            seeds = one["values"].keys() & other["values"].keys()
+            if one["column"] == other["column"] and len(seeds) > 1:
+                apart = {int(s): one["values"][s] - other["values"][s] for s in seeds}
+                interval = Interval.of(apart)
+                found.append((interval.mean, *interval.ends))
+    return found
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/mechanism.md"])
+def test_every_interval_in_prose_is_one_of_the_report(page):
+    text = (DOCS.parents[1] / page).read_text("utf-8")
+    number = r"([+-]?\d+\.\d+)"
+    told = re.findall(rf"{number}\s\[{number},\s{number}\]", text)
+    known = every_paired_difference()
+    assert len(told) > 5
+    for triple in told:
+        rounded = [float(each) for each in triple]
+        apart = (max(abs(a - b) for a, b in zip(rounded, each, strict=True)) for each in known)
+        assert min(apart) < 0.0501, triple
