@@ -49,7 +49,8 @@ FAST := specgrad_kernels python tests/kernels \
 test-fast: $(VENV)/installed
 	$(PYTEST) -m "not slow" -x $(FAST)
 
-# docs/integrations.md with the real packages, in an environment that borrows what .venv has.
+# docs/integrations.md with the real packages, in an environment that borrows what .venv has; Flower
+# is installed once more, since what is borrowed has no commands.
 INTEGRATIONS := .venv-integrations
 PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
 
@@ -60,7 +61,8 @@ $(INTEGRATIONS)/installed: $(VENV)/installed
 	$(INTEGRATIONS)/bin/pip install --quiet $(BUILT_WITH) "lightning~=2.6" "transformers~=5.22" \
 		"accelerate~=1.15" "opacus~=1.6" "pytorch_optimizer~=4.1" "wandb~=0.31" \
 		"mlflow-skinny~=3.17" sqlalchemy alembic "flwr[simulation]~=1.41.0"
-	$(INTEGRATIONS)/bin/pip install --quiet --no-deps "timm~=1.0" "torchvision==0.28.*"
+	$(INTEGRATIONS)/bin/pip install --quiet --no-deps --ignore-installed "flwr~=1.41.0" \
+		"timm~=1.0" "torchvision==0.28.*"
 	touch $@
 
 .PHONY: test-integrations
