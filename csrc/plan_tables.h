@@ -17,21 +17,20 @@ TransformPlan<T> make_transform(std::vector<int> radices) {
   if (radices.empty()) radices = {1};
   TransformPlan<T> plan;
   plan.length = static_cast<int>(product(radices));
+  const auto add_root = [](std::vector<T>& list, double turns) {
+    list.push_back(static_cast<T>(std::cos(-2 * kPi * turns)));
+    list.push_back(static_cast<T>(std::sin(-2 * kPi * turns)));
+  };
   int block = plan.length;
   for (int radix : radices) {
     plan.passes.push_back({radix, block, plan.twiddles.size(), plan.roots.size()});
     for (int q = 0; q < block / radix; ++q) {
       for (int s = 1; s < radix; ++s) {
-        const double angle = -2 * kPi * (static_cast<int64_t>(q) * s % block) / block;
-        plan.twiddles.push_back(static_cast<T>(std::cos(angle)));
-        plan.twiddles.push_back(static_cast<T>(std::sin(angle)));
+        add_root(plan.twiddles, static_cast<double>(static_cast<int64_t>(q) * s % block) / block);
       }
     }
     if (radix % 2 && radix > 5) {
-      for (int j = 0; j < radix; ++j) {
-        plan.roots.push_back(static_cast<T>(std::cos(-2 * kPi * j / radix)));
-        plan.roots.push_back(static_cast<T>(std::sin(-2 * kPi * j / radix)));
-      }
+      for (int j = 0; j < radix; ++j) add_root(plan.roots, static_cast<double>(j) / radix);
     }
     block /= radix;
   }

@@ -22,7 +22,6 @@ from specgrad_kernels.spec import FilterSpec
 
 NAME = "cpp"
 
-_SUMMED_IN = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 _STRATEGIES = ("dense", "band", "full", "box", "weights")
 _UNKNOWN_LAYOUT, _INTERLEAVED, _NEGATED = 1, 2, 3
 """Why the kernel wrote nothing; 0 is done."""
@@ -81,7 +80,7 @@ _any_requires_grad: Callable[..., bool] = getattr(
 
 def _surely_finite(grads: Sequence[Tensor]) -> bool:
     """Whether their sums are, which is the quickest to ask; a sum can overflow by itself."""
-    return all(math.isfinite(grad.sum(dtype=_SUMMED_IN.get(grad.dtype))) for grad in grads)
+    return all(math.isfinite(grad.sum(dtype=checks.COMPUTED_IN.get(grad.dtype))) for grad in grads)
 
 
 def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
