@@ -14,7 +14,12 @@ static void columns_transform(const CirculantPlan<T>& plan, T* grid, int64_t beg
   constexpr int wide = 2 * kLanes<T>;
   for (int64_t t = begin; t < end; ++t) {
     const Elements<T> ends{grid + t * wide, plan.pitch};
-    transform<Inverse>(plan.down, ends, plan.pitch == wide ? ends : Elements<T>{tile});
+    const Elements<T> between = plan.pitch == wide ? ends : Elements<T>{tile};
+    if constexpr (Inverse) {
+      transform<true>(plan.down, ends, between, Scaled<T>{ends, plan.scale});
+    } else {
+      transform<false>(plan.down, ends, between, ends);
+    }
   }
 }
 
@@ -129,7 +134,7 @@ template <int R, class T>
 static __attribute__((noinline)) void gain_pass(const CirculantPlan<T>& plan, int64_t group,
                                                 Elements<T> elements) {
   const int count = R ? R : plan.along.passes.back().radix;
-  const T* roots = R == 1 ? nullptr : plan.along.roots.data() + plan.along.passes.back().roots;
+  const T* roots = plan.along.roots.data() + plan.along.passes.back().roots;
   const int64_t row = group * kLanes<T>;
   const auto amplified = [&](int64_t position, Complex<T> x) __attribute__((always_inline)) {
     const int64_t offset = plan.gain_offset[position];
@@ -150,8 +155,7 @@ static __attribute__((noinline)) void gain_pass(const CirculantPlan<T>& plan, in
 template <class T>
 static inline void any_gain_pass(const CirculantPlan<T>& plan, int64_t group,
                                  Elements<T> elements) {
-  if (plan.along.passes.empty()) return gain_pass<1>(plan, group, elements);
-  const bool small = with_constant<2, 3, 4, 5, 6, 8>(
+  const bool small = with_constant<1, 2, 3, 4, 5, 6, 8>(
       plan.along.passes.back().radix, SPECGRAD_EACH { gain_pass<index>(plan, group, elements); });
   if (!small) gain_pass<0>(plan, group, elements);
 }

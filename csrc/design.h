@@ -28,6 +28,7 @@ struct FilterDesign {
   int width = 0;                           // cells under the window
   std::vector<int> down, along;            // radices of the passes along columns and rows
   Boundary boundary = Boundary::count;     // of a local average
+  bool removes_mean = false;               // as a whole, and more
   double cost = 0;
   std::vector<double> taps;                // hop * width
   // band: eigenvalues of the first bins, all others 0; full: all others like the last, with the

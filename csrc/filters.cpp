@@ -20,6 +20,9 @@ class Builder {
   Filter build(bool direct) {
     filter_.memory = memory_of(design_, direct);
     filter_.cost = design_.cost;
+    if (design_.removes_mean) {
+      add_phase(1, 1, [](const Piece& piece) { kernels<T>().subtract_large_mean(piece.signal); });
+    }
     switch (design_.strategy) {
       case Strategy::dense: add_dense(); break;
       case Strategy::band: add_band(); break;

@@ -10,6 +10,7 @@ namespace specgrad {
 
 template <class T>
 struct Kernels {
+  void (*subtract_large_mean)(const Signal&);
   void (*spread)(const BandPlan<T>&, const Signal&, int64_t begin, int64_t end, T* cells,
                  T* scratch);
   void (*wrap_margins)(const BandPlan<T>&, T* cells);

@@ -3,6 +3,7 @@
 
 // Standard headers come before any instruction set is switched on.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -38,9 +39,10 @@ namespace SPECGRAD_ISA {
 template <class T>
 const Kernels<T>& table() {
   static const Kernels<T> kernels = {
-      spread<T>,      wrap_margins<T>,            interpolate<T>,  columns_transform<false, T>,
-      rows_filter<T>, columns_transform<true, T>, dense_filter<T>, read_extended<T>,
-      detrend<T>,     read_samples<T>,            write_samples<T>,
+      subtract_large_mean<T>,      spread<T>,       wrap_margins<T>,  interpolate<T>,
+      columns_transform<false, T>, rows_filter<T>,  columns_transform<true, T>,
+      dense_filter<T>,             read_extended<T>, detrend<T>,      read_samples<T>,
+      write_samples<T>,
   };
   return kernels;
 }

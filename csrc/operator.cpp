@@ -265,8 +265,9 @@ Layout read_layout(Reader<int64_t>& words, DType dtype) {
   return layout;
 }
 
-// Of each design its strategy, precision, number of samples, hop, width, boundary and cost, then
-// its taps, the radices of both transforms and its gains, all of them after their number.
+// Of each design its strategy, precision, number of samples, hop, width, boundary, whether it removes
+// the mean, and cost, then its taps, the radices of both transforms and its gains, all of them after
+// their number.
 std::vector<FilterDesign> read_designs(const Tensor& numbers) {
   if (numbers.scalar_type() != ScalarType::Double || !numbers.is_contiguous()) {
     throw std::invalid_argument("specgrad: designs are contiguous float64 numbers");
@@ -286,6 +287,7 @@ std::vector<FilterDesign> read_designs(const Tensor& numbers) {
     design.hop = static_cast<int>(words.next());
     design.width = static_cast<int>(words.next());
     design.boundary = static_cast<Boundary>(words.next());
+    design.removes_mean = words.next() != 0;
     design.cost = *words.take(1);
     read_list(design.taps);
     read_list(design.down);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "design.h"
@@ -12,24 +13,24 @@
 namespace specgrad {
 
 template <class T>
-TransformPlan<T> make_transform(int64_t length, const std::vector<int>& radices) {
+TransformPlan<T> make_transform(std::vector<int> radices) {
+  if (radices.empty()) radices = {1};
   TransformPlan<T> plan;
-  plan.length = static_cast<int>(length);
+  plan.length = static_cast<int>(product(radices));
+  const auto add_root = [](std::vector<T>& list, double turns) {
+    list.push_back(static_cast<T>(std::cos(-2 * kPi * turns)));
+    list.push_back(static_cast<T>(std::sin(-2 * kPi * turns)));
+  };
   int block = plan.length;
   for (int radix : radices) {
     plan.passes.push_back({radix, block, plan.twiddles.size(), plan.roots.size()});
     for (int q = 0; q < block / radix; ++q) {
       for (int s = 1; s < radix; ++s) {
-        const double angle = -2 * kPi * (static_cast<int64_t>(q) * s % block) / block;
-        plan.twiddles.push_back(static_cast<T>(std::cos(angle)));
-        plan.twiddles.push_back(static_cast<T>(std::sin(angle)));
+        add_root(plan.twiddles, static_cast<double>(static_cast<int64_t>(q) * s % block) / block);
       }
     }
     if (radix % 2 && radix > 5) {
-      for (int j = 0; j < radix; ++j) {
-        plan.roots.push_back(static_cast<T>(std::cos(-2 * kPi * j / radix)));
-        plan.roots.push_back(static_cast<T>(std::sin(-2 * kPi * j / radix)));
-      }
+      for (int j = 0; j < radix; ++j) add_root(plan.roots, static_cast<double>(j) / radix);
     }
     block /= radix;
   }
@@ -46,31 +47,25 @@ TransformPlan<T> make_transform(int64_t length, const std::vector<int>& radices)
   return plan;
 }
 
-// A part of the transforms' factor 1/size that both of them take with the twiddles, a power of two:
-// numbers between the steps stay as large as the signal, and small ones keep their digits.
-inline double share_of_twiddles(int64_t size) {
-  return std::exp2(-std::round(std::log2(static_cast<double>(size)) / 2));
-}
-
 template <class T>
 void fill_twiddles(CirculantPlan<T>& plan, int lanes) {
   const int64_t size = plan.rows * plan.columns;
   // A full table is as large as the grid itself: affordable only for small grids.
   const int64_t block = size <= (1 << 15) ? 1 : kTwiddleBlock;
   plan.spans = ceil_div(plan.pitch, block);
-  const auto fill = [&](std::vector<T>& table, int64_t count, int64_t step, double factor) {
+  const auto fill = [&](std::vector<T>& table, int64_t count, int64_t step) {
     table.assign(plan.groups * count * 2 * lanes, T(0));
     for (int64_t k = 0; k <= plan.rows / 2; ++k) {
       for (int64_t m = 0; m < count; ++m) {
         const double turns = static_cast<double>(k * m * step % size) / static_cast<double>(size);
         T* element = table.data() + (k / lanes * count + m) * 2 * lanes + k % lanes;
-        element[0] = static_cast<T>(factor * std::cos(-2 * kPi * turns));
-        element[lanes] = static_cast<T>(factor * std::sin(-2 * kPi * turns));
+        element[0] = static_cast<T>(std::cos(-2 * kPi * turns));
+        element[lanes] = static_cast<T>(std::sin(-2 * kPi * turns));
       }
     }
   };
-  fill(plan.coarse, plan.spans, block, share_of_twiddles(size));
-  if (block > 1) fill(plan.fine, block, 1, 1.0);
+  fill(plan.coarse, plan.spans, block);
+  if (block > 1) fill(plan.fine, block, 1);
 }
 
 // Lays the gains out by output position; runs that are all zero or all equal are not stored.
@@ -81,7 +76,7 @@ void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
   const int64_t given = static_cast<int64_t>(design.gains.size());
   const double later = design.strategy == Strategy::full ? design.gains.back() : 0.0;
   // The column step doubles its spectrum.
-  const double factor = 0.5 / std::pow(share_of_twiddles(size), 2);
+  const double factor = 0.5 / static_cast<double>(plan.scale);
   const auto gain_at = [&](int64_t k) {
     const int64_t bin = std::min(k % size, size - k % size);
     return factor * (bin < given ? design.gains[bin] : later);
@@ -111,8 +106,9 @@ CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
   plan.columns = design.columns();
   plan.pitch = grid_pitch(plan.columns, lanes);
   plan.groups = ceil_div(plan.rows / 2 + 1, lanes);
-  plan.down = make_transform<T>(plan.rows, design.down);
-  plan.along = make_transform<T>(plan.columns, design.along);
+  plan.scale = static_cast<T>(std::exp2(-std::ilogb(plan.rows * plan.columns)));
+  plan.down = make_transform<T>(design.down);
+  plan.along = make_transform<T>(design.along);
   fill_twiddles(plan, lanes);
   fill_gains(plan, design, lanes);
   return plan;
@@ -135,6 +131,8 @@ BandPlan<T> make_band(const FilterDesign& design, int lanes) {
       plan.taps[start + j] = static_cast<T>(design.taps[j]);
     }
   }
+  plan.circulant = make_circulant<T>(design, lanes);
+  const T scale = std::exchange(plan.circulant.scale, T(1));
   plan.offsets = plan.width + cells_a_vector - 1;
   for (int segment = 0; segment < segments; ++segment) {
     for (int offset = 0; offset < plan.offsets; ++offset) {
@@ -143,11 +141,10 @@ BandPlan<T> make_band(const FilterDesign& design, int lanes) {
         const int q = sample / plan.hop + plan.width - 1 - offset;
         const bool inside = q >= 0 && q < plan.width;
         plan.spline.push_back(
-            inside ? static_cast<T>(design.taps[q * plan.hop + sample % plan.hop]) : T(0));
+            inside ? scale * static_cast<T>(design.taps[q * plan.hop + sample % plan.hop]) : T(0));
       }
     }
   }
-  plan.circulant = make_circulant<T>(design, lanes);
   return plan;
 }
 

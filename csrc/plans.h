@@ -53,6 +53,9 @@ struct CirculantPlan {
   std::vector<T> gains;
   std::vector<int64_t> gain_offset;
   std::vector<int> gain_step;
+  // The power of two of the transforms' factor 1/size, with which the way back ends: until then
+  // numbers are larger than the signal's, and the smallest keep their digits.
+  T scale = 1;
 
   int64_t bytes() const {
     return down.bytes() + along.bytes() +

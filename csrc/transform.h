@@ -31,6 +31,17 @@ struct Elements {
   }
 };
 
+// Where numbers are put times `factor`.
+template <class T>
+struct Scaled {
+  Elements<T> elements;
+  T factor;
+
+  SPECGRAD_INLINE void put(int64_t e, Complex<T> x) const {
+    elements.put(e, {x.re * factor, x.im * factor});
+  }
+};
+
 template <class T>
 static inline Complex<T> operator+(Complex<T> a, Complex<T> b) {
   return {a.re + b.re, a.im + b.im};
@@ -152,10 +163,10 @@ static SPECGRAD_INLINE void small_transform(Complex<T>* a, int radix = R,
 }
 
 // One pass over blocks of `length` elements. R == 0 stands for any odd radix.
-template <int R, bool Inverse, class T>
+template <int R, bool Inverse, class T, class To>
 static inline void transform_pass(const TransformPlan<T>& plan,
                                   const typename TransformPlan<T>::Pass& pass, Elements<T> from,
-                                  Elements<T> to) {
+                                  To to) {
   const int n = plan.length, length = pass.length, count = R ? R : pass.radix;
   const int stride = length / count;
   const T *twiddles = plan.twiddles.data() + pass.twiddles, *roots = plan.roots.data() + pass.roots;
@@ -182,21 +193,22 @@ static inline void transform_pass(const TransformPlan<T>& plan,
   for (int q = 1; q < stride; ++q) blocks(q, std::true_type{});
 }
 
-template <bool Inverse, class T>
+template <bool Inverse, class T, class To>
 static inline void any_pass(const TransformPlan<T>& plan, int index_of_pass, Elements<T> from,
-                            Elements<T> to) {
+                            To to) {
   const auto& pass = plan.passes[index_of_pass];
-  const bool small = with_constant<2, 3, 4, 5, 6, 8>(
+  const bool small = with_constant<1, 2, 3, 4, 5, 6, 8>(
       pass.radix, SPECGRAD_EACH { transform_pass<index, Inverse>(plan, pass, from, to); });
   if (!small) transform_pass<0, Inverse>(plan, pass, from, to);
 }
 
-// All passes; those between the first and the last work on `tile`.
-template <bool Inverse, class T>
-static inline void transform(const TransformPlan<T>& plan, Elements<T> ends, Elements<T> tile) {
-  const int passes = static_cast<int>(plan.passes.size());
-  for (int step = 0; step < passes; ++step) {
-    any_pass<Inverse>(plan, Inverse ? passes - 1 - step : step, step == 0 ? ends : tile,
-                      step == passes - 1 ? ends : tile);
+// All passes from `from` to `to`; those between the first and the last work on `tile`.
+template <bool Inverse, class T, class To>
+static inline void transform(const TransformPlan<T>& plan, Elements<T> from, Elements<T> tile,
+                             To to) {
+  const int last = static_cast<int>(plan.passes.size()) - 1;
+  for (int step = 0; step < last; ++step, from = tile) {
+    any_pass<Inverse>(plan, Inverse ? last - step : step, from, tile);
   }
+  any_pass<Inverse>(plan, Inverse ? 0 : last, from, to);
 }

@@ -14,6 +14,7 @@ from specgrad_kernels import overlap
 from specgrad_kernels.spec import FilterSpec
 
 FLOAT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # as in csrc/signal.h
+COMPUTED_IN = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 
 
 def check_kind(grad: Tensor, index: int) -> None:

@@ -22,7 +22,6 @@ from specgrad_kernels.spec import FilterSpec
 
 NAME = "cpp"
 
-_SUMMED_IN = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 _STRATEGIES = ("dense", "band", "full", "box", "weights")
 _UNKNOWN_LAYOUT, _INTERLEAVED, _NEGATED = 1, 2, 3
 """Why the kernel wrote nothing; 0 is done."""
@@ -81,7 +80,7 @@ _any_requires_grad: Callable[..., bool] = getattr(
 
 def _surely_finite(grads: Sequence[Tensor]) -> bool:
     """Whether their sums are, which is the quickest to ask; a sum can overflow by itself."""
-    return all(math.isfinite(grad.sum(dtype=_SUMMED_IN.get(grad.dtype))) for grad in grads)
+    return all(math.isfinite(grad.sum(dtype=checks.COMPUTED_IN.get(grad.dtype))) for grad in grads)
 
 
 def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
@@ -136,7 +135,7 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Design:
         strategy = _STRATEGIES.index("box" if numbers.box else "weights")
         boundary = BOUNDARIES.index(numbers.boundary)
         bound = numbers.norm * design.average_rounding(double, numbers.radius, numbers.box)
-        flat = _flat([strategy, double, d, 0, 0, boundary, 0], [], [], [], numbers.weights)
+        flat = _flat([strategy, double, d, 0, 0, boundary, 0, 0], [], [], [], numbers.weights)
         return _Design(flat, spec.method, bound, numbers.norm)
     lanes = _BYTES_A_VECTOR // (8 if double else 4)
     try:
@@ -149,7 +148,8 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Design:
         ) from None
     strategy = _STRATEGIES.index(chosen.strategy.replace("padded", "full"))
     passes = [design.transform_passes(n) for n in (chosen.grid.rows, chosen.grid.columns)]
-    head = [strategy, double, d, chosen.hop, chosen.width, 0, chosen.cost]
+    removes_mean = chosen.cutoff > 1 and chosen.removed[0] == 1
+    head = [strategy, double, d, chosen.hop, chosen.width, 0, removes_mean, chosen.cost]
     is_band = chosen.strategy == "band"
     name = f"band /{chosen.hop}, window {chosen.width}" if is_band else chosen.strategy
     flat = _flat(head, chosen.taps, *passes, gains)

@@ -16,8 +16,6 @@ from specgrad_kernels.spec import FilterSpec
 
 NAME = "torch"
 
-_COMPUTE_DTYPE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-
 
 def filter_stacked_(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """Filter validated gradients in place. Those with the same equation are stacked."""
@@ -31,7 +29,7 @@ def filter_stacked_(grads: Sequence[Tensor], spec: FilterSpec) -> None:
             groups[(parameters, math.prod(shape), grad.dtype)].append(grad)
     for (parameters, _, dtype), members in groups.items():
         signals = [flatten(grad, spec) for grad in members]
-        stacked = torch.cat(signals).to(_COMPUTE_DTYPE.get(dtype, dtype))
+        stacked = torch.cat(signals).to(checks.COMPUTED_IN.get(dtype, dtype))
         filtered = spec.kind.reference(stacked, parameters, spec).to(dtype)
         parts = filtered.split([len(signal) for signal in signals])
         for grad, part in zip(members, parts, strict=True):

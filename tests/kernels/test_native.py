@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import truth
+from helpers import TOLERANCE, distance, filtered, truth
 
 from specgrad_kernels import FilterPlan, FilterSpec, design, filter_grads_
 from specgrad_kernels.backends import cpp
@@ -236,24 +236,91 @@ def test_the_library_under_a_sanitizer_was_built_with_it():
     assert b"__asan_init" in library.read_bytes()
 
 
-@pytest.mark.parametrize("d", [2304, 36864])
-def test_a_mean_that_dwarfs_the_rest(d):
-    """Rounding is all that is left of it: half a unit of the input for each of a few steps."""
-    signal = (torch.randn(d, dtype=torch.float64) + 1e4).float()
-    spectrum = torch.fft.rfft(signal.double())
-    spectrum[: int(0.05 * len(spectrum))] = 0
-    exact = torch.fft.irfft(spectrum, n=d)
-    filter_grads_([signal], ratio=0.05, backend="cpp", strategy="band")
-    assert (signal.double() - exact).norm() <= 2e-7 * 1e4 * d**0.5
+def drawn(d, seed, dtype=torch.float32, factor=1.0, mean=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    return (factor * torch.randn(d, dtype=torch.float64, generator=generator) + mean).to(dtype)
 
 
-def test_the_whole_spectrum_of_numbers_below_the_smallest_normal_one():
-    """They have no digits to lose, and between its steps the transform keeps what there is."""
-    signal = (1e-40 * torch.randn(1000, dtype=torch.float64)).float()
-    exact = truth(signal)
-    filter_grads_([signal], backend="cpp", strategy="full")
-    spacing = torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
-    assert (signal.double() - exact).square().mean().sqrt() < 8 * spacing
+@pytest.mark.parametrize("mean", [10.0, -1e4])
+@pytest.mark.parametrize(
+    ("strategy", "d"),
+    [
+        *(("auto", d) for d in (432, 2304, 4608, 9216, 18_432, 36_864)),
+        ("dense", 432),
+        ("full", 432),
+        ("full", 2304),
+        ("full", 10_007),
+    ],
+)
+def test_a_mean_that_dwarfs_the_rest_costs_no_digits(strategy, d, mean):
+    """The rest is filtered as if it were alone, where torch.fft rounds with the mean."""
+    for seed in range(4):
+        signal = drawn(d, seed, mean=mean)
+        exact = truth(signal)
+        error = distance(filtered(signal, strategy=strategy, backend="cpp"), exact)
+        assert error < min(5e-7, distance(filtered(signal, backend="torch"), exact) / 2)
+
+
+def test_a_large_mean_leaves_strided_and_float64_gradients_too():
+    for dtype, bound in ((torch.float32, 5e-7), (torch.float64, 1e-14)):
+        signal = drawn(4608, 0, dtype, mean=1e4).view(32, 16, 9)
+        strided = signal.transpose(0, 2).contiguous().transpose(0, 2)
+        expected = filtered(signal, backend="cpp")
+        assert torch.equal(filtered(strided, backend="cpp"), expected)
+        wide = signal.double() - 1e4  # exactly
+        assert distance(expected, truth(wide)) < bound
+
+
+def test_a_mean_that_is_not_removed_stays():
+    signal = drawn(2304, 0, mean=1e4)
+    gains = [(0, 0.25), (0.05, 1)]
+    actual = filtered(signal, method="spectrum", gains=gains, backend="cpp")
+    exact = truth(signal, method="spectrum", gains=gains)
+    assert exact.mean() > 2000
+    assert distance(actual, exact) < TOLERANCE[torch.float32]
+
+
+def test_eight_samples_that_agree_are_no_mean():
+    """The promise holds where those that are looked at stand out from all others."""
+    d, spec = 36_864, FilterSpec(ratio=0.05)
+    signal = drawn(d, 0)
+    signal[:: d // 8] = 1e6
+    _, bound, _ = cpp.explain(spec, d, 0, torch.float32)
+    actual, exact = filtered(signal, backend="cpp"), truth(signal)
+    assert (actual.double() - exact).norm() <= bound * signal.double().norm()
+
+
+def test_a_mean_near_the_largest_number_leaves_finite_ones():
+    signal = torch.full((100,), 1e37)
+    filter_grads_([signal], ratio=0.05, backend="cpp")
+    assert signal.abs().max() < 1e31
+
+
+SMALLEST = torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("factor", [1e-38, 1e-40, 1e-42])
+@pytest.mark.parametrize("d", [7, 432, 1000, 2304, 10_007, 36_864])
+def test_the_whole_spectrum_of_numbers_below_the_smallest_normal_one(d, factor):
+    """They have no digits to lose, and transforms work on larger ones, as those of torch.fft do."""
+    errors = {"cpp": 0.0, "torch": 0.0}
+    for seed in range(4):
+        signal = drawn(d, seed, factor=factor)
+        exact = truth(signal, ratio=0.3)
+        for backend in errors:
+            strategy = "full" if backend == "cpp" else "auto"
+            actual = filtered(signal, ratio=0.3, strategy=strategy, backend=backend)
+            errors[backend] += (actual.double() - exact).square().mean().item() / 4
+    # a rounding to a multiple of the smallest number is off by the root of a twelfth of it
+    assert errors["cpp"] ** 0.5 < 1.25 * errors["torch"] ** 0.5 + 0.1 * SMALLEST
+
+
+@pytest.mark.parametrize("d", [2304, 36_864])
+def test_the_band_of_numbers_below_the_smallest_normal_one(d):
+    """Six or seven values of the coarse grid are subtracted, each with a rounding of its own."""
+    signal = drawn(d, 0, factor=1e-40)
+    actual, exact = filtered(signal, strategy="band", backend="cpp"), truth(signal)
+    assert (actual.double() - exact).square().mean().sqrt() < SMALLEST
 
 
 def test_what_layers_of_more_than_two_billion_samples_need(monkeypatch):
