@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from triton_tools.lists import MODELS
 
 from specgrad_kernels import FilterPlan, FilterSpec, backends, design, filter_grads_
 from specgrad_kernels.backends import BACKENDS, triton
@@ -152,6 +153,12 @@ def test_strategies_are_named(length, dtype, strategy):
     assert name == strategy
     assert 0 < bound <= 2e-7 or name in ("identity", "stacked fft")
     assert workspace <= 0.4 * 4 * length or length < 2000 or name == "stacked fft"
+
+
+def test_the_promise_holds_for_every_layer_of_the_models():
+    lengths = {length for model in MODELS.values() for length in model}
+    bounds = [triton.explain(FilterSpec(), length, 0, torch.float32)[1] for length in lengths]
+    assert 1e-7 < min(bounds) <= max(bounds) <= 2e-7
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 import torch
 import triton
 from triton.compiler import ASTSource
+from triton_tools.lists import MODELS
 from triton_tools.offline import TARGETS, resources, variants
-from triton_tools.resources import model_variants, needed, row_of
+from triton_tools.resources import all_variants, row_of
 
 from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, handles, interpreting
 from specgrad_kernels.spec import FilterSpec
@@ -22,18 +23,38 @@ with TABLE.open(newline="") as _file:
         (row["kernel"], row["sizes"], row["dtype"], row["target"]): row
         for row in csv.DictReader(_file)
     }
-# The others take minutes to compile; whoever changes a kernel writes the table anew.
-COMPILED_HERE = [v for v in model_variants() if v.dtype is torch.float32]
+# All of them take an hour to compile; whoever changes a kernel writes the table anew.
+COMPILED_HERE = [
+    (variant, "sm_80")
+    for lengths, spec in (
+        *((lengths, FilterSpec()) for lengths in MODELS.values()),
+        *(([36864], FilterSpec(method)) for method in ("lap", "gaussian", "centralize")),
+    )
+    for variant in variants(lengths, spec)
+] + [
+    (variants([36864], FilterSpec(method), dtype)[step], target)
+    for method, dtype, step, target in (
+        ("fft", torch.bfloat16, 0, "gfx1100"),
+        ("fft", torch.float16, 2, "sm_120"),
+        ("lap", torch.float64, 1, "sm_90"),
+        ("gaussian", torch.bfloat16, 1, "gfx942"),
+        ("centralize", torch.float64, 0, "sm_100"),
+    )
+]
 
 
-@pytest.mark.parametrize("variant", COMPILED_HERE, ids=lambda v: f"{v.kernel}-{v.label}")
-def test_table_says_what_the_compiler_says(variant):
-    cost = resources(variant, "sm_80")
+@pytest.mark.parametrize(
+    ("variant", "target"),
+    dict.fromkeys(COMPILED_HERE),
+    ids=lambda value: value if isinstance(value, str) else f"{value.kernel}-{value.label}",
+)
+def test_table_says_what_the_compiler_says(variant, target):
+    cost = resources(variant, target)
     assert cost.spilled_bytes == 0
     assert cost.shared_bytes <= NEEDED_SHARED_MEMORY
     if triton.__version__ == TABLE_MADE_WITH:
-        listed = LISTED[variant.kernel, variant.label, variant.name, "sm_80"]
-        assert tuple(listed.values()) == row_of(variant, "sm_80", cost)
+        listed = LISTED[variant.kernel, variant.label, variant.name, target]
+        assert tuple(listed.values()) == row_of(variant, target, cost)
 
 
 def test_nothing_in_the_table_spills():
@@ -42,17 +63,8 @@ def test_nothing_in_the_table_spills():
         assert int(row["shared_bytes"]) <= NEEDED_SHARED_MEMORY
 
 
-def test_table_lists_every_kernel():
-    assert set(LISTED) == {(v.kernel, v.label, v.name, target) for v, target in needed()}
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("method", ["lap", "gaussian"])
-def test_other_dtypes_of_the_detrend_compile(method, dtype):
-    for variant in variants([433, 36864], FilterSpec(method=method), dtype):
-        cost = resources(variant, "sm_80")
-        assert cost.spilled_bytes == 0
-        assert cost.shared_bytes <= NEEDED_SHARED_MEMORY
+def test_table_lists_every_kernel_in_every_dtype_on_every_target():
+    assert set(LISTED) == {(v.kernel, v.label, v.name, t) for v in all_variants() for t in TARGETS}
 
 
 @pytest.mark.parametrize("target", TARGETS)

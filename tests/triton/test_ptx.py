@@ -62,6 +62,13 @@ def test_band_of_strided_and_unaligned_layers_beside_a_plain_one():
     assert error < TOLERANCE[torch.float32]
 
 
+@pytest.mark.parametrize(("ratio", "dtype"), [(0.1, torch.bfloat16), (0.2, torch.float32)], ids=str)
+def test_band_with_shorter_cells(ratio, dtype):
+    error, names = _errors(random_grads([432], dtype), FilterSpec(ratio=ratio))
+    assert names == BAND
+    assert error < TOLERANCE[dtype]
+
+
 def test_band_with_split_lines(limit_grid):
     limit_grid(lines=(3,))
     error, names = _errors(random_grads([1536]), FilterSpec())

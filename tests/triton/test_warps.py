@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from triton_tools.barriers import CASES
-from triton_tools.compare import random_grads, reference
+from triton_tools.barriers import CASES, only_asked, run_asked
+from triton_tools.compare import reference
 from triton_tools.counts import barrier_rows
 from triton_tools.execute import execute
 from triton_tools.ptx import Program
@@ -20,11 +20,6 @@ pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_I
 TABLE = Path(__file__).parents[2] / "docs" / "gpu_counts.csv"
 
 
-def case(kernel):
-    lengths, spec = CASES[kernel]
-    return random_grads(lengths), spec
-
-
 def test_the_race_behind_every_barrier_is_found():
     """Row by row what the table of counts says, for every barrier there is."""
     with TABLE.open(newline="") as file:
@@ -35,19 +30,39 @@ def test_the_race_behind_every_barrier_is_found():
     assert len(found) == sum(row[2] == "race found" for row in listed)
 
 
-@pytest.mark.parametrize("kernel", CASES)
-def test_nothing_races_between_barriers(kernel):
-    grads, spec = case(kernel)
-    exact = reference(grads, spec)
-    execute(grads, spec, run=run_together)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kernel}-{case.name}")
+def test_what_the_source_asks_for_is_enough(case):
+    """No race, with all barriers and without those that the compiler has for itself."""
+    for run in (run_together, run_asked):
+        execute(case.grads(), case.spec, run=run, only=case.kernel)
+
+
+def test_barriers_of_the_compiler_are_told_from_those_of_the_source(tmp_path):
+    source = tmp_path / "kernel.py"
+    source.write_text("x = tl.load(p)\ntl.debug_barrier()\n")
+    lines = [f'.file 1 "{source}"', ".loc 1 1 4", "bar.sync 0;", "add.s32 %r1, %r1, 1;"]
+    asked = [".loc 1 2 4, function_name $L__info_string0", "bar.sync 0;"]
+    kept = only_asked("\n".join([*lines, *asked, ".loc 1 1 4", "bar.sync 0;"])).splitlines()
+    assert kept == [*lines[:2], lines[3], *asked, ".loc 1 1 4"]
+
+
+FIRST = {case.kernel: case for case in reversed(CASES)}.values()
+
+
+@pytest.mark.parametrize("case", FIRST, ids=lambda case: case.kernel)
+def test_nothing_races_between_barriers(case):
+    """In none of the launches of a call, and its values are right."""
+    grads = case.grads()
+    exact = reference(grads, case.spec)
+    execute(grads, case.spec, run=run_together)
     assert (grads[0].double() - exact[0]).norm() < 1e-6 * exact[0].norm()
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_warps_in_any_order_give_the_same_values(seed):
-    grads, spec = case("interpolate")
-    exact = reference(grads, spec)
-    execute(grads, spec, run=partial(run_apart, seed=seed))
+    grads = CASES[0].grads()
+    exact = reference(grads, CASES[0].spec)
+    execute(grads, CASES[0].spec, run=partial(run_apart, seed=seed))
     assert (grads[0].double() - exact[0]).norm() < 1e-6 * exact[0].norm()
 
 

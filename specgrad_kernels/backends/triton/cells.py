@@ -37,16 +37,14 @@ def _add(total, taps, value, CELL: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _samples(
-    signal, cell, HOP: tl.constexpr, WIDTH: tl.constexpr, WAY: tl.constexpr, STEP: tl.constexpr
-):
-    """The samples ``STEP`` cells on; beyond the reach of a window on the signal nothing."""
+def _samples(signal, cell, HOP: tl.constexpr, WIDTH: tl.constexpr, WAY: tl.constexpr, step):
+    """The samples ``step`` cells on; beyond the reach of a window on the signal nothing."""
     samples, layout, cells, hop = signal
     sample = tl.arange(0, HOP)[None, :]
     if WAY == INSIDE:
-        value = tl.load(samples + (cell * HOP)[:, None] + sample + STEP * HOP)
+        value = tl.load(samples + (cell * HOP)[:, None] + sample + step * HOP)
     else:
-        cell += STEP
+        cell += step
         wanted = (cell < cells + WIDTH // 2)[:, None]
         if WAY == AROUND:
             near = tl.where(cell < 0, cell + cells, cell)
@@ -63,26 +61,44 @@ def _samples(
 
 @triton.jit
 def _windowed(
-    signal, taps, ELEMENT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, WAY: tl.constexpr
+    signal,
+    taps,
+    window,
+    ELEMENT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    WAY: tl.constexpr,
 ):
     """Products of samples and window for four cells a row, not yet summed over a cell.
 
     From both ends to the middle, where the window is largest: small terms are added first.
     """
     LAST: tl.constexpr = WIDTH + 2
-    HOP: tl.constexpr = taps[0].shape[1]
-    REAL: tl.constexpr = taps[0].dtype
+    HOP: tl.constexpr = window[0].shape[1]
+    REAL: tl.constexpr = window[0].dtype
     address, layout, first, cells, hop = signal
     signal = (samples_at(address, ELEMENT, WAY != ANYHOW), layout, cells, hop)
     cell = first - WIDTH // 2 + 4 * tl.arange(0, ROWS)
     zero = tl.zeros([ROWS, HOP], REAL)
     sums = [zero for _ in (0, 1, 2, 3)]
-    for step in tl.static_range(LAST // 2 + 1):
-        value = _samples(signal, cell, HOP, WIDTH, WAY, step).to(REAL)
-        sums = [_add(sums[k], taps, value, step - k, WIDTH) for k in (0, 1, 2, 3)]
-        if step < LAST // 2:
-            value = _samples(signal, cell, HOP, WIDTH, WAY, LAST - step).to(REAL)
-            sums = [_add(sums[k], taps, value, LAST - step - k, WIDTH) for k in (0, 1, 2, 3)]
+    if WAY == ANYHOW:
+        # A loop that loads the window: beside places of samples there are no registers for it.
+        for turn in range(LAST + 1):
+            step = turn // 2 if turn % 2 == 0 else LAST - turn // 2
+            value = _samples(signal, cell, HOP, WIDTH, WAY, step).to(REAL)
+            tap = step * HOP + tl.arange(0, HOP)[None, :]
+            near = [
+                tl.load(taps + tap - k * HOP, (tap >= k * HOP) & (tap < (k + WIDTH) * HOP), 0.0)
+                for k in (0, 1, 2, 3)
+            ]
+            sums = [sums[k] + near[k] * value for k in (0, 1, 2, 3)]
+    else:
+        for step in tl.static_range(LAST // 2 + 1):
+            value = _samples(signal, cell, HOP, WIDTH, WAY, step).to(REAL)
+            sums = [_add(sums[k], window, value, step - k, WIDTH) for k in (0, 1, 2, 3)]
+            if step < LAST // 2:
+                value = _samples(signal, cell, HOP, WIDTH, WAY, LAST - step).to(REAL)
+                sums = [_add(sums[k], window, value, LAST - step - k, WIDTH) for k in (0, 1, 2, 3)]
     return sums
 
 
@@ -111,11 +127,11 @@ def spread(
     wide = (number(programs, fields.PLAIN) == 1) & (address % 16 == 0)
     signal = (address, layout, first, cells, hop)
     if wide & (first >= WIDTH // 2) & (first + 4 * ROWS + WIDTH // 2 <= cells):
-        sums = _windowed(signal, window, ELEMENT, WIDTH, ROWS, INSIDE)
+        sums = _windowed(signal, taps, window, ELEMENT, WIDTH, ROWS, INSIDE)
     elif wide:
-        sums = _windowed(signal, window, ELEMENT, WIDTH, ROWS, AROUND)
+        sums = _windowed(signal, taps, window, ELEMENT, WIDTH, ROWS, AROUND)
     else:
-        sums = _windowed(signal, window, ELEMENT, WIDTH, ROWS, ANYHOW)
+        sums = _windowed(signal, taps, window, ELEMENT, WIDTH, ROWS, ANYHOW)
     # A rounding of these sums is one of the whole cell.
     totals = [tl.sum(sums[k].to(SUM), 1).to(REAL) for k in (0, 1, 2, 3)]
     even = tl.join(totals[0], totals[2])

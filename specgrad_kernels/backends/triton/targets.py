@@ -3,13 +3,14 @@
 The rule follows what compilation and counting show without a GPU (``docs/gpu_resources.csv``,
 ``docs/gpu_counts.csv``):
 
-- ``spread`` and ``interpolate`` give a thread 16 bytes of a cell. In half precision these are
-  eight samples, and NVIDIA's assembler keeps them in registers only where it may use 168.
+- ``spread`` and ``interpolate`` give a thread 16 bytes of a cell, or all of a shorter one:
+  registers do not hold several. In half precision these are eight samples, and NVIDIA's assembler
+  keeps them in registers only where it may use 168.
 - ``solve`` and ``middle`` give a thread eight values: one lane is one thread. They compute in
   float64 where a GPU is at least half as fast at it, and so does ``spread`` the sum of a cell: a
   rounding there is one of the whole result.
 - ``subtract_smooth`` gives a thread of NVIDIA's 16 samples in runs of 16 bytes or more; the runs
-  share the weights.
+  share the weights. In float64 it is 8: 16 would not fit in registers.
 """
 
 from __future__ import annotations
@@ -60,17 +61,19 @@ def options_of(
     """Launch options of one kernel at its compile-time sizes."""
     warps = 4
     nvidia = architecture.startswith("sm_")
+    many = {"maxnreg": 168} if nvidia and dtype.itemsize == 2 else {}
     registers = {}
     if kernel in ("spread", "interpolate"):
-        warps = dtype.itemsize
-        if kernel == "interpolate" and nvidia and dtype.itemsize == 2:
-            registers = {"maxnreg": 168}
+        samples = min(16 // dtype.itemsize, sizes["HOP"])
+        warps = TILE_SAMPLES // (32 * samples)
+        registers = many if kernel == "interpolate" and samples == 8 else {}
     elif kernel in COARSE:
-        warps = max(1, sizes["LANES"] // (32 if nvidia else 64))
+        warps = max(1, sizes["LANES"] // (64 if architecture.startswith("gfx9") else 32))
     elif kernel == "save_borders":
         warps = 1
     elif kernel == "subtract_smooth":
-        warps = sizes["TILE"] // 512
+        registers = many
+        warps = sizes["TILE"] // (256 if dtype is torch.float64 else 512)
     return {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True, **registers}
 
 

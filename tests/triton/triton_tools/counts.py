@@ -30,6 +30,7 @@ from specgrad_kernels.backends.triton.signals import plain_signal
 from specgrad_kernels.backends.triton.targets import KERNELS
 from specgrad_kernels.spec import FilterSpec
 from triton_tools import model
+from triton_tools.barriers import CASES as BARRIER_CASES
 from triton_tools.barriers import barriers, found_without
 from triton_tools.compare import random_grads
 from triton_tools.lists import MODELS
@@ -316,8 +317,11 @@ def error_rows(length: int) -> Rows:
 def barrier_rows() -> Rows:
     """Whether the race is found that taking each barrier away leaves behind."""
     return [
-        (kernel, f"without barrier {index}", "race found", str(int(found_without(kernel, index))))
+        (kernel, f"without barrier {index}, {case.name}", "race found", str(int(found)))
         for kernel, index in barriers()
+        for case in BARRIER_CASES
+        if case.kernel == kernel
+        for found in [found_without(case, index)]
     ]
 
 

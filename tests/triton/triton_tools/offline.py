@@ -130,4 +130,5 @@ def _amd(compiled: Any) -> tuple[int, int]:
         assert found, name
         return int(found[1])
 
-    return number("vgpr_count"), 4 * number("vgpr_spill_count")
+    memory = number("private_segment_fixed_size")
+    return number("vgpr_count"), max(memory, 4 * number("vgpr_spill_count"))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from specgrad_kernels.backends.triton.targets import COARSE
 from specgrad_kernels.spec import BOUNDARIES, FilterSpec
 from triton_tools.lists import MODELS
 from triton_tools.offline import TARGETS, Resources, Variant, resources, variants
 
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 COLUMNS = (
     "kernel",
     "sizes",
@@ -27,23 +27,27 @@ COLUMNS = (
 )
 
 
-def model_variants() -> list[Variant]:
-    """Every kernel of every plan of the five models; those of ``fft`` in every dtype."""
+def calls() -> Iterator[tuple[list[int], FilterSpec]]:
+    """Lengths and filters of calls that together launch every kernel in every form."""
+    for lengths in MODELS.values():
+        yield lengths, FilterSpec()
+    for ratio in (0.02, 0.1, 0.2, 0.5):
+        yield [36864], FilterSpec(ratio=ratio)
+    for method in ("lap", "gaussian"):
+        yield [432], FilterSpec(method)  # in one tile
+        for boundary in BOUNDARIES:
+            yield [36864], FilterSpec(method, boundary=boundary)
+    yield [36864], FilterSpec("centralize")
+
+
+def all_variants() -> list[Variant]:
+    """Every kernel in every form, in every dtype."""
     found = {
         variant
-        for lengths in MODELS.values()
-        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-        for variant in variants(lengths, FilterSpec(), dtype)
-        if dtype.itemsize > 2 or variant.kernel not in COARSE
+        for lengths, spec in calls()
+        for dtype in DTYPES
+        for variant in variants(lengths, spec, dtype)
     }
-    found |= {
-        variant
-        for lengths in MODELS.values()
-        for method in ("lap", "gaussian")
-        for boundary in BOUNDARIES
-        for variant in variants(lengths, FilterSpec(method=method, boundary=boundary))
-    }
-    found |= set(variants([36864], FilterSpec("centralize")))
     return sorted(found, key=lambda variant: (variant.kernel, variant.label, variant.name))
 
 
@@ -61,23 +65,11 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
     )
 
 
-def needed() -> list[tuple[Variant, str]]:
-    """What the table lists: every kernel on sm_80, the larger ones on all targets; of those that
-    see no gradient, slow to compile, the float64 form on sm_80 alone."""
-    return [
-        (variant, target)
-        for variant in model_variants()
-        for target in TARGETS
-        if target == "sm_80"
-        or variant.kernel in ("spread", "interpolate", "subtract_smooth")
-        or (variant.kernel in COARSE and variant.dtype is torch.float32)
-    ]
-
-
 def rows() -> Iterator[tuple[str, ...]]:
     """One row per kernel and target."""
-    for variant, target in needed():
-        yield row_of(variant, target, resources(variant, target))
+    for variant in all_variants():
+        for target in TARGETS:
+            yield row_of(variant, target, resources(variant, target))
 
 
 def write(path: Path) -> None:

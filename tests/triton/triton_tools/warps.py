@@ -14,6 +14,8 @@ import numpy as np
 
 from triton_tools.ptx.machine import Machine, Memory, Program
 
+SPACES = ("global", "shared")
+
 
 class Race(Exception):
     """Two warps whose order no barrier decides."""
@@ -22,7 +24,8 @@ class Race(Exception):
 class Phases:
     """Who loaded and who stored each pair of bytes since the last barrier."""
 
-    def __init__(self) -> None:
+    def __init__(self, spaces: Sequence[str] = SPACES) -> None:
+        self._spaces = spaces
         self._touched: dict[tuple[str, bool], list[np.ndarray]] = {}
         self.barriers = 0
 
@@ -41,7 +44,7 @@ class Phases:
     def barrier(self) -> None:
         """Judge what happened since the last one."""
         self.barriers += 1
-        for space in ("global", "shared"):
+        for space in self._spaces:
             stores = self._touched.get((space, True))
             if stores:
                 loads = self._touched.get((space, False), [])
@@ -69,11 +72,17 @@ class Phases:
                 raise Race(f"a warp loads from {space} memory what another stores")
 
 
-def run_together(program: Program, grid: int, values: Sequence[int], memory: Memory) -> int:
-    """All threads in step, every access watched; the barriers that were passed."""
+def run_together(
+    program: Program,
+    grid: int,
+    values: Sequence[int],
+    memory: Memory,
+    spaces: Sequence[str] = SPACES,
+) -> int:
+    """All threads in step, every access to these spaces watched; the barriers that were passed."""
     passed = 0
     for index in range(grid):
-        watch = Phases()
+        watch = Phases(spaces)
         shared = program.shared_memory()
         Machine(program.kernel, memory, shared, values, index, watch=watch).run()
         passed += watch.barriers

@@ -79,6 +79,7 @@ class Program:
     """A compiled kernel that can be run over a grid."""
 
     def __init__(self, text: str, shared_bytes: int) -> None:
+        self.text = text
         self.kernel: Kernel = parse(text)
         self.shared_bytes = shared_bytes
 
