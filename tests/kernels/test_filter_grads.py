@@ -109,15 +109,14 @@ def test_any_layout_equals_its_contiguous_copy(
     expected = filtered(view.contiguous(), **options)
     filter_grads_([view], **options)
     assert torch.equal(view, expected)
-    exact = truth(
-        before[tuple(slice(None, None, s) for s in steps)].permute(order),
-        **{key: value for key, value in options.items() if key != "backend"},
-    )
-    # below the smallest normal number, rounding costs half of the smallest subnormal one
+    given = before[tuple(slice(None, None, s) for s in steps)].permute(order)
+    exact = truth(given, **options)
+    # the promise is relative to what went in, of which a few per cent may be left; below the
+    # smallest normal number, rounding costs half of the smallest subnormal one
     spacing = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-    bound = TOLERANCE[dtype] * exact.norm() + spacing / 2 * exact.numel() ** 0.5
+    largest = max(exact.norm(), given.double().norm())
     error = (view.double() - exact).norm()
-    assert error < bound or exact.norm() < 1e-6 * before.double().norm()
+    assert error < TOLERANCE[dtype] * largest + spacing / 2 * exact.numel() ** 0.5
     touched = torch.zeros_like(storage, dtype=torch.bool)
     touched[tuple(slice(None, None, step) for step in steps)] = True
     assert torch.equal(storage[~touched], before[~touched])
