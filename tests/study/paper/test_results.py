@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -267,18 +268,29 @@ def test_the_page_on_the_mechanism_has_the_tables_of_the_report():
         assert table in page
 
 
-def every_paired_difference() -> list[tuple[float, float, float]]:
-    """Mean and interval between any two rows of a column of the stored report, both ways round."""
-    found = []
+Gains = dict[tuple[str, str, str], dict[int, float]]
+
+
+def paired_differences() -> Gains:
+    """Between any two rows of a column of the stored report, by seed, both ways round."""
+    found: Gains = {}
     for held in STORED[DOCS / "paper" / "results.json"]["experiments"].values():
-        values = held["values"]
-        for one, other in itertools.permutations(values, 2):
+        for one, other in itertools.permutations(held["values"], 2):
             seeds = one["values"].keys() & other["values"].keys()
             if one["column"] == other["column"] and len(seeds) > 1:
-                apart = {int(s): one["values"][s] - other["values"][s] for s in seeds}
-                interval = Interval.of(apart)
-                found.append((interval.mean, *interval.ends))
+                place = one["row"], other["row"], one["column"]
+                found[place] = {int(s): one["values"][s] - other["values"][s] for s in seeds}
     return found
+
+
+def between_columns(gains: Gains) -> Iterator[dict[int, float]]:
+    """By how much a gain over no filter differs from the same in another federation."""
+    over_none = {place: gain for place, gain in gains.items() if place[1] == "none"}
+    for (row, _, _), gain in over_none.items():
+        for (other, _, _), there in over_none.items():
+            seeds = gain.keys() & there.keys()
+            if row == other and len(seeds) > 1:
+                yield {seed: gain[seed] - there[seed] for seed in seeds}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/mechanism.md"])
@@ -286,7 +298,9 @@ def test_every_interval_in_prose_is_one_of_the_report(page):
     text = (DOCS.parents[1] / page).read_text("utf-8")
     number = r"([+-]?\d+\.\d+)"
     told = re.findall(rf"{number}\s\[{number},\s{number}\]", text)
-    known = every_paired_difference()
+    gains = paired_differences()
+    intervals = map(Interval.of, (*gains.values(), *between_columns(gains)))
+    known = [(each.mean, *each.ends) for each in intervals]
     assert len(told) > 5
     for triple in told:
         rounded = [float(each) for each in triple]
