@@ -265,9 +265,9 @@ Layout read_layout(Reader<int64_t>& words, DType dtype) {
   return layout;
 }
 
-// Of each design its strategy, precision, number of samples, hop, width, boundary, whether it removes
-// the mean, and cost, then its taps, the radices of both transforms and its gains, all of them after
-// their number.
+// Of each design its strategy, precision, number of samples, hop, width, boundary, whether it
+// removes the mean, and cost, then its taps, the radices of both transforms and its gains, all of
+// them after their number.
 std::vector<FilterDesign> read_designs(const Tensor& numbers) {
   if (numbers.scalar_type() != ScalarType::Double || !numbers.is_contiguous()) {
     throw std::invalid_argument("specgrad: designs are contiguous float64 numbers");
