@@ -137,7 +137,13 @@ for run in "${runs[@]}"; do
     (cd "$folder" && env "${settings[@]}" ${network[@]+"${network[@]}"} ${cores[@]+"${cores[@]}"} \
         ${become[@]+"${become[@]}"} "$python" -m pytest "${tests[@]}") 2>&1 |
         tee "$work/log.txt" | tail -n 40
-    results+=("$run: exit code ${PIPESTATUS[0]}, $(tail -n 1 "$work/log.txt")")
+    code=${PIPESTATUS[0]} told=$(tail -n 1 "$work/log.txt")
+    if [ "$code" != 0 ]; then
+        mkdir -p "$tree/build/elsewhere"
+        cp "$work/log.txt" "$tree/build/elsewhere/$run.txt"
+        told+=", all of it in build/elsewhere/$run.txt"
+    fi
+    results+=("$run: exit code $code, $told")
     rest
     [ "$folder" = "$tree" ] || rm -rf "$folder" "$folder.temp"
 done
