@@ -285,12 +285,11 @@ def paired_differences() -> Gains:
 
 def between_columns(gains: Gains) -> Iterator[dict[int, float]]:
     """By how much a gain over no filter differs from the same in another federation."""
-    over_none = {place: gain for place, gain in gains.items() if place[1] == "none"}
-    for (row, _, _), gain in over_none.items():
-        for (other, _, _), there in over_none.items():
-            seeds = gain.keys() & there.keys()
-            if row == other and len(seeds) > 1:
-                yield {seed: gain[seed] - there[seed] for seed in seeds}
+    over_none = [(place[0], gain) for place, gain in gains.items() if place[1] == "none"]
+    for (row, gain), (other, there) in itertools.permutations(over_none, 2):
+        seeds = gain.keys() & there.keys()
+        if row == other and len(seeds) > 1:
+            yield {seed: gain[seed] - there[seed] for seed in seeds}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/mechanism.md"])
