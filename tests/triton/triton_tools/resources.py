@@ -8,13 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
+from specgrad_kernels.checks import FLOAT_DTYPES
 from specgrad_kernels.spec import BOUNDARIES, FilterSpec
 from triton_tools.lists import MODELS
 from triton_tools.offline import TARGETS, Resources, Variant, resources, variants
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 COLUMNS = (
     "kernel",
     "sizes",
@@ -45,7 +43,7 @@ def all_variants() -> list[Variant]:
     found = {
         variant
         for lengths, spec in calls()
-        for dtype in DTYPES
+        for dtype in FLOAT_DTYPES
         for variant in variants(lengths, spec, dtype)
     }
     return sorted(found, key=lambda variant: (variant.kernel, variant.label, variant.name))
