@@ -14,7 +14,7 @@ import pytest
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {
     "specgrad_kernels": "kernels.md",
-    "specgrad_kernels.diagnostics": "diagnostics.md",
+    "specgrad_study.diagnosis": "diagnosis.md",
     "specgrad_fl": "trainer.md",
 }
 

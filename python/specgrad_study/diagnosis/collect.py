@@ -28,11 +28,14 @@ from specgrad_fl.samples import Samples
 from specgrad_fl.seeding import generator
 from torch import Tensor, nn
 
-from specgrad_kernels import FilterSpec, diagnostics, select_layers
-from specgrad_kernels.diagnostics import Disagreement, Noise, Snapshot
+from specgrad_kernels import FilterSpec, select_layers
 from specgrad_kernels.flow import EMBEDDING, SHORTCUT, SHORTCUT_BY_SHAPE, TRANSITION
+from specgrad_study.diagnosis import theory
+from specgrad_study.diagnosis.disagreement import Disagreement
 from specgrad_study.diagnosis.effects import Effect, Effects
 from specgrad_study.diagnosis.similarity import IMAGES
+from specgrad_study.diagnosis.snapshot import Snapshot
+from specgrad_study.diagnosis.theory import Noise
 
 PASS_BATCH = 250
 FULL, BATCH, UPDATE = SOURCES = ("full", "batch", "update")
@@ -227,7 +230,7 @@ class Collector:
             self._draw_batch(client, draw)
             return {"all": self.flat.grads}
 
-        return diagnostics.noise(full, (drawn() for _ in range(self.request.noise_batches)))
+        return theory.noise(full, (drawn() for _ in range(self.request.noise_batches)))
 
     def _meters(self) -> tuple[Disagreement, Effects]:
         meter = Disagreement(self.filtered, self.spec, measured=self.measured, after=self.after)
@@ -279,7 +282,7 @@ class Collector:
             clients=list(clients),
             loss=losses / sum(sizes),
             snapshot=meters[FULL][0].result(),
-            noise=diagnostics.combined_noise(sizes, sigmas) if sigmas else None,
+            noise=theory.combined_noise(sizes, sigmas) if sigmas else None,
             others={name: each.result() for name, (each, _) in meters.items() if name != FULL},
             effects={name: each.result() for name, (_, each) in meters.items() if self.plans},
         )

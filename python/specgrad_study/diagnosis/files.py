@@ -11,8 +11,9 @@ from specgrad_fl.errors import ConfigError, RunError
 from torch import Tensor
 
 from specgrad_kernels import FilterSpec
-from specgrad_kernels.diagnostics import Cosines, Disagreement
+from specgrad_study.diagnosis.alignment import Cosines
 from specgrad_study.diagnosis.collect import USUAL, Checkpoint, Request, Say, changed, say_nothing
+from specgrad_study.diagnosis.disagreement import Disagreement
 
 
 def read(path: Path) -> dict[str, Tensor]:

@@ -10,9 +10,10 @@ import torch
 from matplotlib.figure import Figure
 from specgrad_fl.plots import save
 
-from specgrad_kernels.diagnostics import BANDS, RATIOS, Snapshot
 from specgrad_study.diagnosis.collect import Checkpoint
 from specgrad_study.diagnosis.report import Diagnosis
+from specgrad_study.diagnosis.snapshot import Snapshot
+from specgrad_study.diagnosis.spectra import BANDS, RATIOS
 
 
 def bands(path: Path, energies: Mapping[str, Sequence[float]]) -> None:

@@ -22,7 +22,7 @@ from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 from torch import Tensor
 
-from specgrad_kernels.diagnostics import Cosines
+from specgrad_study.diagnosis.alignment import Cosines
 from specgrad_study.diagnosis.collect import USUAL, Checkpoint, Collector, Request, Say, say_nothing
 from specgrad_study.diagnosis.similarity import features, similarity
 

@@ -11,10 +11,11 @@ from typing import Any
 from specgrad_fl.config import Config, to_toml
 from specgrad_fl.errors import ConfigError
 
-from specgrad_kernels import diagnostics
-from specgrad_kernels.diagnostics import Recommendation, Snapshot, recommend
-from specgrad_kernels.diagnostics.theory import LEAST_ROUNDS
+from specgrad_study.diagnosis import theory as theorem
 from specgrad_study.diagnosis.collect import FULL, SOURCES, Checkpoint
+from specgrad_study.diagnosis.recommend import Recommendation, recommend
+from specgrad_study.diagnosis.snapshot import Snapshot, band_shares, mean_bands
+from specgrad_study.diagnosis.theory import LEAST_ROUNDS
 
 NO_BOUND = f"the theorem begins at {LEAST_ROUNDS} rounds"
 NAMES = {"full": "a full pass", "batch": "one batch", "update": "local updates"}
@@ -58,8 +59,8 @@ class Diagnosis:
         held = {source: _snapshots(self.checkpoints, source) for source in SOURCES}
         return {
             source: {
-                "energy": diagnostics.mean_bands(snapshots).tolist(),
-                "share": diagnostics.band_shares(snapshots).tolist(),
+                "energy": mean_bands(snapshots).tolist(),
+                "share": band_shares(snapshots).tolist(),
             }
             for source, snapshots in held.items()
             if snapshots
@@ -132,7 +133,7 @@ def theory(
     samples: of a client, for the number of local steps; smoothness: a value for ``L``. The gap
     ``F(w_0) - F*`` is the loss at the first measured round: cross-entropy is never below 0.
     """
-    budget = diagnostics.budget([each.snapshot for each in checkpoints])
+    budget = theorem.budget([each.snapshot for each in checkpoints])
     report: dict[str, Any] = {
         "label": "diagnostic",
         "kappa": budget.kappa,
@@ -147,7 +148,7 @@ def theory(
     gap = checkpoints[0].loss
     if config is None or not noises or budget.rho is None or gap is None:
         return report
-    noise = diagnostics.Noise(max(n.local for n in noises), max(n.averaged for n in noises))
+    noise = theorem.Noise(max(n.local for n in noises), max(n.averaged for n in noises))
     report["noise"] = {"sigma_loc_squared": noise.local, "sigma_bar_squared": noise.averaged}
     if config.rounds < LEAST_ROUNDS:
         return report | {"bounds": None, "why_no_bounds": NO_BOUND}
@@ -159,8 +160,8 @@ def theory(
     given: dict[str, Any] = {"gap": gap, "rho": budget.rho, "delta_high": budget.measured}
     given |= {"rounds": config.rounds, "steps": steps}
     bounds = {
-        "full_participation": diagnostics.theorem_bound(**given, noise=whole),
-        "partial_participation": diagnostics.partial_bound(**given, noise=noise, **sampled),
+        "full_participation": theorem.theorem_bound(**given, noise=whole),
+        "partial_participation": theorem.partial_bound(**given, noise=noise, **sampled),
     }
     at = {} if smoothness is None else {"smoothness": smoothness}
     return report | {
@@ -169,7 +170,7 @@ def theory(
             "gap": gap,
             "rounds": config.rounds,
             "steps": steps,
-            "q_M": diagnostics.sampling_factor(**sampled),
+            "q_M": theorem.sampling_factor(**sampled),
             **at,
             **{
                 name: vars(bound) | ({"bound": bound.at(smoothness)} if smoothness else {})
@@ -226,7 +227,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     lines = [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
     ]
-    budget = diagnostics.budget(diagnosis.snapshots)
+    budget = theorem.budget(diagnosis.snapshots)
     chosen = diagnosis.recommendation
     kept = sum(layer.high() for s in diagnosis.snapshots for layer in s.filtered)
     whole = sum(s.filtered_disagreement for s in diagnosis.snapshots)

@@ -10,8 +10,8 @@ import torch
 from specgrad_fl.samples import Samples
 from torch import Tensor, nn
 
-from specgrad_kernels.diagnostics import debiased_cka
 from specgrad_kernels.flow import NORMS
+from specgrad_study.diagnosis.cka import debiased_cka
 
 IMAGES = 2000
 BATCH = 200

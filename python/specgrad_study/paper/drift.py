@@ -17,7 +17,7 @@ from specgrad_fl import storage
 from specgrad_fl.config import Config
 from specgrad_fl.runs import run_name
 
-from specgrad_kernels import diagnostics
+from specgrad_study import diagnosis
 from specgrad_study.diagnosis import pictures, replay
 from specgrad_study.diagnosis.collect import BATCH, FULL, UPDATE, Checkpoint
 from specgrad_study.diagnosis.report import mean_similarity
@@ -127,7 +127,7 @@ def measured(
 def bands_of(checkpoints: Sequence[Checkpoint], source: str) -> list[float]:
     """Energy of each band, the mean over layers and rounds; empty where it was not measured."""
     held = [snapshot for each in checkpoints if (snapshot := each.by(source))]
-    return diagnostics.mean_bands(held).tolist() if held else []
+    return diagnosis.mean_bands(held).tolist() if held else []
 
 
 def left(checkpoints: Sequence[Checkpoint], source: str, label: str, what: str) -> float | None:

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from specgrad_fl import cli, config, engine, models, prepare, training
 from specgrad_fl.errors import ConfigError, RunError
-from specgrad_study.diagnosis import files, replay, similarity
+from specgrad_study import diagnosis
+from specgrad_study.diagnosis import files, measure, replay, similarity
 from specgrad_study.diagnosis.collect import Checkpoint, Collector, weight_tensors
 from specgrad_study.diagnosis.report import Diagnosis, theory
 
-from specgrad_kernels import FilterPlan, FilterSpec, diagnostics
-from specgrad_kernels.diagnostics import measure
+from specgrad_kernels import FilterPlan, FilterSpec
 
 QUICK = replay.Request(noise_batches=0)
 
@@ -191,7 +191,7 @@ def test_full_participation_has_the_noise_of_all_clients(finished, tmp_path):
     (found,) = replay.along(finished.config(), [0], tmp_path, replay.Request(noise_batches=2))
     config = finished.config().replace(rounds=64)
     bounds = theory([found], config, samples=240)["bounds"]
-    budget, noise, steps = diagnostics.budget([found.snapshot]), found.noise, bounds["steps"]
+    budget, noise, steps = diagnosis.budget([found.snapshot]), found.noise, bounds["steps"]
     share = len(found.clients) / config.clients
     assert share < 1
     drift = (36 * budget.measured + 12 * noise.local) / 64

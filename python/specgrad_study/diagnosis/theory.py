@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from specgrad_kernels.diagnostics.disagreement import Gradients
-from specgrad_kernels.diagnostics.snapshot import Snapshot
+from specgrad_study.diagnosis.disagreement import Gradients
+from specgrad_study.diagnosis.snapshot import Snapshot
 
 
 @dataclass(frozen=True)

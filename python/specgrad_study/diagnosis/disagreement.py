@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from specgrad_kernels import checks, ops
-from specgrad_kernels.diagnostics.snapshot import Snapshot
-from specgrad_kernels.diagnostics.spectra import (
+from specgrad_kernels.layout import is_sample_order, permute_axes, sample_order
+from specgrad_kernels.spec import FilterSpec
+from specgrad_study.diagnosis.snapshot import Snapshot
+from specgrad_study.diagnosis.spectra import (
     LayerSpectrum,
     bin_energies,
     circular_roughness,
     segment_edges,
     segment_energies,
 )
-from specgrad_kernels.layout import is_sample_order, permute_axes, sample_order
-from specgrad_kernels.spec import FilterSpec
 
 Gradients = Mapping[str, Tensor]
 
@@ -222,16 +221,3 @@ def _moved(mean: Tensor, gradient: Tensor, step: float) -> Tensor:
     difference = gradient.reshape(-1).to(torch.float64, copy=True).sub_(mean)
     mean.add_(difference, alpha=step)
     return difference
-
-
-def filter_variants(spec: FilterSpec, **changes: Iterable[object]) -> dict[str, FilterSpec]:
-    """Filters that differ from ``spec`` in one field, by label, for ``after``.
-
-    >>> list(filter_variants(FilterSpec(), ratio=[0.05, 0.1], order=["0231"]))
-    ['ratio=0.05', 'ratio=0.1', 'order=0231']
-    """
-    return {
-        f"{field}={value}": replace(spec, **{field: value})  # type: ignore[arg-type]
-        for field, values in changes.items()
-        for value in values
-    }

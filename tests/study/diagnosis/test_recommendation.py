@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specgrad_study import diagnosis
+from specgrad_study.diagnosis import RATIOS, measure, recommend
 
-from specgrad_kernels import FilterSpec, diagnostics, filter_grads_
-from specgrad_kernels.diagnostics import RATIOS, measure, recommend
+from specgrad_kernels import FilterSpec, filter_grads_
 
 SHAPES = {"smooth": (600,), "white": (401,), "other": (30,)}
 NAMES = ["smooth", "white"]
@@ -108,4 +109,4 @@ def test_refusals(options, message):
     with pytest.raises(ValueError, match=message):
         recommend([measure(clients(0), NAMES)], **options)
     with pytest.raises(ValueError, match="snapshots is empty"):
-        diagnostics.recommend([])
+        diagnosis.recommend([])

@@ -15,14 +15,6 @@ from torch import Tensor
 LEAST_BATCH = 4
 
 
-def linear_cka(x: Tensor, y: Tensor) -> float:
-    """Plain linear CKA of features ``[n, p]`` and ``[n, q]`` of the same ``n`` samples."""
-    x, y = (each.double() - each.double().mean(0) for each in (x, y))
-    shared = torch.linalg.matrix_norm(y.T @ x) ** 2
-    norms = torch.linalg.matrix_norm(x.T @ x) * torch.linalg.matrix_norm(y.T @ y)
-    return float(shared / norms)
-
-
 def hsic1(k: Tensor, l: Tensor) -> float:  # noqa: E741 - the names of the literature
     """Unbiased HSIC of two kernel matrices ``[n, n]``, whose diagonals are ignored."""
     n = len(k)
@@ -65,11 +57,3 @@ def debiased_cka(features: Sequence[Tensor], batch: int = 200) -> Tensor:
     own = sums.diagonal().clamp(min=0).sqrt()
     sums = sums.triu() + sums.triu(1).T
     return sums / torch.outer(own, own)
-
-
-def mean_between(matrix: Tensor) -> float:
-    """Mean of the entries off the diagonal: the similarity of different models."""
-    models = len(matrix)
-    if models < 2:
-        raise ValueError(f"the matrix compares {models} model; give at least two")
-    return float((matrix.sum() - matrix.diagonal().sum()) / (models * (models - 1)))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specgrad_kernels.diagnostics.spectra import LayerSpectrum
+from specgrad_study.diagnosis.spectra import LayerSpectrum
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from specgrad_kernels.diagnostics.snapshot import Snapshot
-from specgrad_kernels.diagnostics.spectra import RATIOS, LayerSpectrum
+from specgrad_study.diagnosis.snapshot import Snapshot
+from specgrad_study.diagnosis.spectra import RATIOS, LayerSpectrum
 
 
 @dataclass(frozen=True)
