@@ -174,6 +174,9 @@ def cpu() -> Preset:
         other_federations={
             "CIFAR-10, alpha 100": Federation({"alpha": 100.0}, 2, few=True),
             "CIFAR-10, centralised": Federation(in_one_place, 2, few=True),
+            "CIFAR-10, centralised, 60 epochs": Federation(
+                {**in_one_place, "rounds": 60}, few=True
+            ),
             "CIFAR-10, alpha 0.6": Federation({"alpha": 0.6}),
             "CIFAR-100 at 16 x 16, alpha 0.1": Federation({"dataset": "cifar100"}),
             "CIFAR-10, alpha 0.1, no norm layers": Federation(
@@ -193,7 +196,7 @@ def cpu() -> Preset:
             "539, with ResNet-8.",
             "BloodMNIST is left out; Yahoo! Answers is a sample of 4,918 questions over 20 "
             "clients, 4 active, with TextCNN.",
-            "Centralised training: 20 epochs of one client that holds all samples.",
+            "Centralised training: 20 epochs of one client that holds all samples, and once 60.",
             "Gradients are collected at rounds 0, 10, 20, 30 instead of 0, 30, 60, 90, at "
             "alpha 0.1 and 100 alone.",
             FL_SETTINGS,
