@@ -12,6 +12,7 @@ What is public are pure functions on gradients, fed one client at a time; they n
 from specgrad_study.diagnosis.alignment import Cosines
 from specgrad_study.diagnosis.cka import debiased_cka, hsic1
 from specgrad_study.diagnosis.disagreement import Disagreement, measure
+from specgrad_study.diagnosis.effects import Effect, Effects
 from specgrad_study.diagnosis.recommend import Choice, Recommendation, recommend
 from specgrad_study.diagnosis.snapshot import Snapshot, band_shares, mean_bands
 from specgrad_study.diagnosis.spectra import BANDS, RATIOS, LayerSpectrum, parseval_weights
@@ -35,6 +36,8 @@ __all__ = [
     "Choice",
     "Cosines",
     "Disagreement",
+    "Effect",
+    "Effects",
     "LayerSpectrum",
     "Noise",
     "Recommendation",

@@ -28,11 +28,11 @@ from specgrad_fl.samples import Samples
 from specgrad_fl.seeding import generator
 from torch import Tensor, nn
 
-from specgrad_kernels import FilterSpec, select_layers
+from specgrad_kernels import FilterPlan, FilterSpec, select_layers
 from specgrad_kernels.flow import EMBEDDING, SHORTCUT, SHORTCUT_BY_SHAPE, TRANSITION
 from specgrad_study.diagnosis import theory
 from specgrad_study.diagnosis.disagreement import Disagreement
-from specgrad_study.diagnosis.effects import Effect, Effects
+from specgrad_study.diagnosis.effects import Effect, Effects, Filtering
 from specgrad_study.diagnosis.similarity import IMAGES
 from specgrad_study.diagnosis.snapshot import Snapshot
 from specgrad_study.diagnosis.theory import Noise
@@ -115,14 +115,14 @@ class Request:
 
     changes: fields of :class:`FilterSpec` in which the diagnosed filter differs from the
         configuration's, such as ``{"ratio": 0.1}``
-    after: by label, further changes, each a filter whose effect on the disagreement of the
-        filtered layers is tried, such as ``{"lap": {"method": "lap"}}``
+    after: by label, further changes, each a filter whose effect on every source is measured, such
+        as ``{"lap": {"method": "lap"}}``
     noise_batches: mini-batches for the noise of a client's gradient; 0 leaves it out
     local: whether to compare the local models of the round: cosines of updates, CKA of features;
         with ``batch``, their updates are a source of the gradient too
     images: test images for the features
     batch: whether one mini-batch is a source of the gradient besides the full pass
-    contenders: by label, settings of filters whose effect on every source is measured
+    contenders: the same by settings of a configuration
     """
 
     changes: Changes = field(default_factory=dict)
@@ -152,6 +152,13 @@ def changed(spec: FilterSpec, changes: Changes) -> FilterSpec:
         return replace(spec, **changes)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the filter {dict(changes)} cannot be tried: {error}") from error
+
+
+def tried_plans(
+    layers: Sequence[tuple[str, nn.Parameter]], spec: FilterSpec, request: Request
+) -> dict[str, Filtering]:
+    """The filters that a request tries instead of ``spec``."""
+    return {label: FilterPlan(layers, changed(spec, each)) for label, each in request.after.items()}
 
 
 def weight_tensors(model: nn.Module) -> list[str]:
@@ -189,17 +196,17 @@ class Collector:
         spec = FilterSpec("fft", plan.spec.ratio, order=plan.spec.order)
         self.spec = changed(spec, request.changes)
         self.measured = weight_tensors(self.flat.model)
-        self.after = {label: changed(self.spec, each) for label, each in request.after.items()}
         # a contender names all settings of its filter
         names = [name for name in FIELDS if name == "ratio" or name.startswith("filter")]
         defaults = Config()
         plain = config.replace(**{name: getattr(defaults, name) for name in names})
-        self.plans = {
+        self._named = dict(self.flat.model.named_parameters())
+        layers = [(name, self._named[name]) for name in self.filtered]
+        self.plans = tried_plans(layers, self.spec, request) | {
             label: tried
             for label, each in request.contenders.items()
             if (tried := filters.filter_plan(self.flat.model, plain.replace(**each)))
         }
-        self._named = dict(self.flat.model.named_parameters())
 
     def load(self, weights: Tensor, buffers: Tensor | None = None) -> None:
         """Use these weights, a vector in the order of the model's parameters."""
@@ -233,8 +240,8 @@ class Collector:
         return theory.noise(full, (drawn() for _ in range(self.request.noise_batches)))
 
     def _meters(self) -> tuple[Disagreement, Effects]:
-        meter = Disagreement(self.filtered, self.spec, measured=self.measured, after=self.after)
-        return meter, Effects(self.flat, self.plans, self.filtered)
+        meter = Disagreement(self.filtered, self.spec, measured=self.measured)
+        return meter, Effects(self.plans, self._named, self.filtered)
 
     def _add(
         self, meters: tuple[Disagreement, Effects], weight: float, client: int, number: int
@@ -243,9 +250,9 @@ class Collector:
         gradients = {name: self._named[name].grad for name in self.flat.segments}
         try:
             meters[0].add(weight, gradients)  # type: ignore[arg-type]
+            meters[1].add(weight)
         except ValueError as error:
             raise ConfigError(f"client {client} in round {number}: {error}") from error
-        meters[1].add(weight)
 
     def _draw_batch(self, client: int, draw: torch.Generator) -> None:
         """Put the gradient of one mini-batch into ``flat.grads``."""

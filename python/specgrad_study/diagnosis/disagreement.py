@@ -2,10 +2,10 @@
 
 Let ``mean`` be the weighted mean of the clients so far and ``W`` their weight. A client with
 gradient ``g`` and weight ``w`` adds ``w W / (W + w) |g - mean|^2`` to the disagreement, and moves
-the mean by ``w / (W + w) (g - mean)``. The same holds for every bin of the spectrum, and for every
-linear filter. All terms are positive, so nothing cancels even where the mean is far larger than
-what clients disagree about, and only the mean has to be remembered: two models' worth of memory
-for float32 gradients, one for float64, and what the transform of one layer needs.
+the mean by ``w / (W + w) (g - mean)``. The same holds for every bin of the spectrum. All terms are
+positive, so nothing cancels even where the mean is far larger than what clients disagree about, and
+only the mean has to be remembered: two models' worth of memory for float32 gradients, one for
+float64, and what the transform of one layer needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 import torch
 from torch import Tensor
 
-from specgrad_kernels import checks, ops
+from specgrad_kernels import checks
 from specgrad_kernels.layout import is_sample_order, permute_axes, sample_order
 from specgrad_kernels.spec import FilterSpec
 from specgrad_study.diagnosis.snapshot import Snapshot
@@ -37,9 +37,6 @@ class Disagreement:
     filtered: names of the filtered tensors, in the order of the spec's ratios if it has several
     spec: ratio and flattening order of the filter whose effect is measured; cutoffs follow from it
     measured: tensors whose spectrum is kept, by default the filtered ones
-    after: filters by label, whose effect on the disagreement of the filtered tensors is measured;
-        any method and order. ``l2`` is not linear and remembers a mean of its own, which costs as
-        much memory again.
 
     >>> g = torch.linspace(-1, 1, 128).view(8, 16)
     >>> meter = Disagreement(["weight"], FilterSpec(ratio=0.1))
@@ -55,18 +52,15 @@ class Disagreement:
         spec: FilterSpec | None = None,
         *,
         measured: Collection[str] | None = None,
-        after: Mapping[str, FilterSpec] | None = None,
     ) -> None:
         self.filtered = list(filtered)
         self.spec = spec or FilterSpec()
-        self.after = dict(after or {})
-        for each in (self.spec, *self.after.values()):
-            each.check_count(len(self.filtered))
-            if each.batch_dims:
-                raise ValueError(
-                    f"batch_dims is {each.batch_dims}; a diagnosis takes one client at a time, "
-                    "so use batch_dims=0"
-                )
+        self.spec.check_count(len(self.filtered))
+        if self.spec.batch_dims:
+            raise ValueError(
+                f"batch_dims is {self.spec.batch_dims}; a diagnosis takes one client at a time, "
+                "so use batch_dims=0"
+            )
         self.measured = set(self.filtered if measured is None else measured) | set(self.filtered)
         self.weight = 0.0
         self.clients = 0
@@ -93,10 +87,9 @@ class Disagreement:
         layers = {}
         for name, gradient in gradients.items():
             index = self.filtered.index(name) if name in self.filtered else None
-            after = {} if index is None else {k: s.select([index]) for k, s in self.after.items()}
             spec = None if index is None else self.spec.select([index])
             try:
-                layers[name] = _Layer(gradient.detach(), spec, name in self.measured, after)
+                layers[name] = _Layer(gradient.detach(), spec, name in self.measured)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{name} cannot be measured: {error}") from error
         return layers
@@ -106,11 +99,7 @@ class Disagreement:
         if not self.clients:
             raise ValueError("no client was added yet; call add(weight, gradients) first")
         layers = {n: layer.spectrum(n, self.weight) for n, layer in self._layers.items()}
-        after = {
-            label: {n: self._layers[n].left[label] / self.weight for n in self.filtered}
-            for label in self.after
-        }
-        return Snapshot(layers, tuple(self.filtered), after, self.clients, self.weight)
+        return Snapshot(layers, tuple(self.filtered), self.clients, self.weight)
 
 
 def measure(
@@ -119,10 +108,9 @@ def measure(
     spec: FilterSpec | None = None,
     *,
     measured: Collection[str] | None = None,
-    after: Mapping[str, FilterSpec] | None = None,
 ) -> Snapshot:
     """The disagreement of ``(weight, gradients)`` pairs, which are taken one at a time."""
-    meter = Disagreement(filtered, spec, measured=measured, after=after)
+    meter = Disagreement(filtered, spec, measured=measured)
     for weight, gradients in clients:
         meter.add(weight, gradients)
     return meter.result()
@@ -146,36 +134,26 @@ def _check(gradients: Gradients, layers: Mapping[str, _Layer]) -> None:
 class _Layer:
     """Running mean and energies of one tensor. ``spec`` is ``None`` where it is not filtered."""
 
-    def __init__(
-        self, first: Tensor, spec: FilterSpec | None, measured: bool, after: dict[str, FilterSpec]
-    ) -> None:
+    def __init__(self, first: Tensor, spec: FilterSpec | None, measured: bool) -> None:
         checks.check_kind(first, 0)
         self.shape = first.shape
         self.d = first.numel()
-        for each in (spec, *after.values()) if spec else ():
-            checks.check_grads([first], each)
-            self._in_order(first.reshape(-1), each)  # refuses an order that does not fit
+        if spec:
+            checks.check_grads([first], spec)
+            self._in_order(first.reshape(-1), spec)  # refuses an order that does not fit
         self.dtype = first.dtype if first.dtype == torch.float64 else torch.float32
         self.spec = spec
         self.cutoff = spec.cutoff(self.d) if spec else 0
-        self.after = after
         self.mean = torch.zeros(self.d, dtype=torch.float64, device=first.device)
         self.edges = segment_edges(self.d, [self.cutoff]) if measured and self.d else []
         self.energies = torch.zeros(max(0, len(self.edges) - 1), dtype=torch.float64)
         self.total = 0.0
         self.roughness = 0.0
-        self.left = dict.fromkeys(after, 0.0)
-        self._rescaled = {
-            label: torch.zeros_like(self.mean) for label, s in after.items() if not s.kind.linear
-        }
 
     def add(self, scale: float, step: float, gradient: Tensor) -> None:
         """Add ``scale |g - mean|^2`` to the energies and ``step (g - mean)`` to the mean."""
-        for label, mean in self._rescaled.items():
-            filtered = gradient.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
-            ops.apply([filtered], self.after[label])
-            self.left[label] += scale * float(_moved(mean, filtered, step).square_().sum())
-        difference = _moved(self.mean, gradient, step)
+        difference = gradient.reshape(-1).to(torch.float64, copy=True).sub_(self.mean)
+        self.mean.add_(difference, alpha=step)
         if scale == 0:  # the first client: there is no mean to differ from yet
             return
         self.total += scale * float(torch.dot(difference, difference))
@@ -184,11 +162,6 @@ class _Layer:
             signal = self._in_order(difference, self.spec)
             self.roughness += scale * circular_roughness(signal)
             self.energies += scale * segment_energies(bin_energies(signal), self.edges)
-        for label, spec in self.after.items():
-            if label not in self._rescaled:
-                filtered = difference.clone().view(self.shape)
-                ops.apply([filtered], spec)
-                self.left[label] += scale * float(filtered.square_().sum(dtype=torch.float64))
 
     def _in_order(self, flat: Tensor, spec: FilterSpec | None) -> Tensor:
         """The signal that a filter sees: the layer in its flattening order."""
@@ -214,10 +187,3 @@ class _Layer:
             total_signal=float(torch.dot(self.mean, self.mean)),
             roughness=self.roughness / weight,
         )
-
-
-def _moved(mean: Tensor, gradient: Tensor, step: float) -> Tensor:
-    """``gradient - mean`` in double precision, after which the mean has moved by ``step`` of it."""
-    difference = gradient.reshape(-1).to(torch.float64, copy=True).sub_(mean)
-    mean.add_(difference, alpha=step)
-    return difference

@@ -7,15 +7,22 @@ as much of it as one that aims well. So the share of the mean gradient is told w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
-from specgrad_fl.filters import Plan
-from specgrad_fl.vectors import FlatModel
-from torch import Tensor
+from torch import Tensor, nn
 
 WHOLE = ""
+
+
+class Filtering(Protocol):
+    """A filter of some layers: a ``FilterPlan``, or what the trainer makes of two."""
+
+    names: list[str]
+
+    def filter_grads_(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -47,32 +54,55 @@ class _Running:
 
 
 class Effects:
-    """Takes the gradients that a model holds, client by client, through every filter.
+    """Takes the ``.grad`` of parameters, client by client, through every filter.
 
-    plans: filters of this model by label
-    filtered: the layers in which disagreement and mean gradient are measured
+    plans: filters of these parameters by label
+    parameters: by name
+    filtered: names of those in which disagreement and mean gradient are measured
+
+    A mean in float64 is kept for every filter.
+
+    >>> from specgrad_kernels import FilterPlan, FilterSpec
+    >>> weight = nn.Parameter(torch.zeros(8, 16))
+    >>> plan = FilterPlan([("weight", weight)], FilterSpec("centralize"))
+    >>> effects = Effects({"centralize": plan}, {"weight": weight}, ["weight"])
+    >>> for mean in (1.0, 2.0):                     # clients that disagree about means alone
+    ...     weight.grad = torch.full((8, 16), mean)
+    ...     effects.add(1.0)
+    >>> effects.result()
+    {'centralize': Effect(disagreement=0.0, mean_gradient=0.0)}
     """
 
-    def __init__(self, flat: FlatModel, plans: Mapping[str, Plan], filtered: Sequence[str]) -> None:
-        named = dict(flat.model.named_parameters())
-        self._flat = flat
+    def __init__(
+        self,
+        plans: Mapping[str, Filtering],
+        parameters: Mapping[str, nn.Parameter],
+        filtered: Collection[str],
+    ) -> None:
         self._plans = plans
-        self._layers = [named[name] for name in filtered]
-        length = sum(layer.numel() for layer in self._layers)
-        self._running = {label: _Running(length, flat.grads.device) for label in (WHOLE, *plans)}
+        self._layers = [parameters[name] for name in filtered]
+        changed = {*filtered, *(name for plan in plans.values() for name in plan.names)}
+        self._changed = [parameters[name] for name in sorted(changed)]
+        length, device = sum(layer.numel() for layer in self._layers), self._layers[0].device
+        self._running = {label: _Running(length, device) for label in (WHOLE, *plans)}
 
-    def _vector(self) -> Tensor:
-        grads = [layer.grad for layer in self._layers if layer.grad is not None]
-        return torch.cat([grad.reshape(-1) for grad in grads]).double()
+    def _take(self, label: str, weight: float) -> None:
+        vector = torch.cat([grad.reshape(-1) for grad in _gradients(self._layers)]).double()
+        self._running[label].add(weight, vector)
 
     def add(self, weight: float) -> None:
         """Take the current gradients, which are the same afterwards."""
-        before = self._flat.grads.clone()
-        self._running[WHOLE].add(weight, self._vector())
+        gradients = _gradients(self._changed)
+        before = [gradient.clone() for gradient in gradients]
+        self._take(WHOLE, weight)
         for label, plan in self._plans.items():
-            plan.filter_grads_()
-            self._running[label].add(weight, self._vector())
-            self._flat.grads.copy_(before)
+            try:
+                plan.filter_grads_()
+            except ValueError as error:
+                raise ValueError(f"the filter {label!r} cannot be tried: {error}") from error
+            self._take(label, weight)
+            for gradient, old in zip(gradients, before, strict=True):
+                gradient.copy_(old)
 
     def result(self) -> dict[str, Effect]:
         """By label what is left."""
@@ -82,6 +112,10 @@ class Effects:
             for label, each in self._running.items()
             if label != WHOLE
         }
+
+
+def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -6,14 +6,25 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from specgrad_fl.errors import ConfigError, RunError
-from torch import Tensor
+from torch import Tensor, nn
 
 from specgrad_kernels import FilterSpec
 from specgrad_study.diagnosis.alignment import Cosines
-from specgrad_study.diagnosis.collect import USUAL, Checkpoint, Request, Say, changed, say_nothing
+from specgrad_study.diagnosis.collect import (
+    FULL,
+    USUAL,
+    Checkpoint,
+    Request,
+    Say,
+    changed,
+    say_nothing,
+    tried_plans,
+)
 from specgrad_study.diagnosis.disagreement import Disagreement
+from specgrad_study.diagnosis.effects import Effects
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -74,8 +85,9 @@ def from_files(
     filtered = chosen_layers(first, select)
     measured = [name for name, tensor in first.items() if tensor.dim() >= 2 or name in filtered]
     spec = changed(FilterSpec(), request.changes)
-    after = {label: changed(spec, each) for label, each in request.after.items()}
-    meter, cosines = Disagreement(filtered, spec, measured=measured, after=after), Cosines()
+    layers = {name: _without_memory(first[name]) for name in filtered}
+    effects = Effects(tried_plans(list(layers.items()), spec, request), layers, filtered)
+    meter, cosines = Disagreement(filtered, spec, measured=measured), Cosines()
     weights = weights or [1.0] * len(paths)
     for number, (path, weight) in enumerate(zip(paths, weights, strict=True), start=1):
         say(f"file {number} of {len(paths)}")
@@ -83,6 +95,9 @@ def from_files(
         try:
             meter.add(weight, tensors)
             cosines.add(tensors)
+            for name, layer in layers.items():
+                layer.grad = tensors[name]
+            effects.add(weight)
         except (ValueError, TypeError) as error:
             raise RunError(f"{path}: {error}") from error
     return Checkpoint(
@@ -91,4 +106,11 @@ def from_files(
         loss=None,
         snapshot=meter.result(),
         cosine=cosines.mean(),
+        effects={FULL: effects.result()},
     )
+
+
+def _without_memory(tensor: Tensor) -> nn.Parameter:
+    """A parameter for gradients like this one, whose own values nobody needs."""
+    one = torch.zeros((), dtype=tensor.dtype)
+    return nn.Parameter(one.expand(tensor.shape), requires_grad=False)

@@ -80,8 +80,9 @@ def _curve(snapshots: Sequence[Snapshot]) -> tuple[list[float], list[float], lis
 
 
 def after_filter(path: Path, diagnosis: Diagnosis) -> None:
-    """Disagreement left after the filter: by ratio, and for every filter that was tried."""
-    tried = diagnosis.left()
+    """What the filter leaves of disagreement and mean gradient: by ratio, and for every filter that
+    was tried."""
+    tried, kept = diagnosis.left("disagreement"), diagnosis.left("mean_gradient")
     figure = Figure(figsize=(11 if tried else 6, 4), layout="constrained")
     panels = figure.subplots(1, 2 if tried else 1, squeeze=False)[0]
     ratios, left, rho = _curve(diagnosis.snapshots)
@@ -91,10 +92,16 @@ def after_filter(path: Path, diagnosis: Diagnosis) -> None:
     panels[0].legend(fontsize="small")
     panels[0].grid(alpha=0.3)
     if tried:
-        panels[1].barh(list(tried), [100 * value for value in tried.values()])
+        rows = np.arange(len(tried))
+        shares = {"disagreement left": (-0.2, tried), "mean gradient left": (0.2, kept)}
+        for label, (offset, left_of) in shares.items():
+            values = [100 * left_of.get(name, np.nan) for name in tried]
+            panels[1].barh(rows + offset, values, 0.4, label=label)
+        panels[1].set_yticks(rows, list(tried))
+        panels[1].legend(fontsize="small")
         panels[1].axvline(100, color="black", lw=0.8, ls="--")
         panels[1].invert_yaxis()
-        panels[1].set(xlabel="disagreement left in the filtered layers (%)")
+        panels[1].set(xlabel="left in the filtered layers (%)")
         panels[1].grid(axis="x", alpha=0.3)
     save(figure, path)
 

@@ -70,13 +70,14 @@ class Diagnosis:
     def band_shares(self) -> list[float]:
         return self.by_source[self.source]["share"]
 
-    def left(self) -> dict[str, float]:
-        """For each tried filter the share of disagreement it leaves, the mean over rounds."""
-        shares = {
-            label: [v for s in self.snapshots if (v := s.left(label)) is not None]
-            for label in self.snapshots[0].after
-        }
-        return {label: sum(v) / len(v) for label, v in shares.items() if v}
+    def left(self, what: str) -> dict[str, float]:
+        """For each tried filter the share of one field of :class:`Effect`, the mean over rounds."""
+        shares: dict[str, list[float]] = {}
+        for checkpoint in self.checkpoints:
+            for label, effect in checkpoint.effects.get(self.source, {}).items():
+                if (share := getattr(effect, what)) is not None:
+                    shares.setdefault(label, []).append(share)
+        return {label: sum(v) / len(v) for label, v in shares.items()}
 
     def table(self) -> list[dict[str, Any]]:
         """One row for each measured layer, means over rounds, kappa their minimum."""
@@ -188,7 +189,8 @@ def as_json(diagnosis: Diagnosis, theory: dict[str, Any]) -> dict[str, Any]:
         "bands": diagnosis.by_source[diagnosis.source],
         "bands_by_source": diagnosis.by_source,
         "layers": diagnosis.table(),
-        "left_after_filter": diagnosis.left(),
+        "left_after_filter": diagnosis.left("disagreement"),
+        "mean_gradient_after_filter": diagnosis.left("mean_gradient"),
         "theory": theory,
         "recommendation": {
             "share": diagnosis.share,

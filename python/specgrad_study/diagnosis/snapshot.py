@@ -18,13 +18,11 @@ class Snapshot:
 
     layers: every tensor of the model by name
     selected: names of the tensors that are given to the filter, in the order of its ratios
-    after: for each filter that was tried, the disagreement it leaves in each filtered tensor
     clients, weight: how many were added, and their weights' sum
     """
 
     layers: Mapping[str, LayerSpectrum]
     selected: tuple[str, ...]
-    after: Mapping[str, Mapping[str, float]]
     clients: int
     weight: float
 
@@ -82,11 +80,6 @@ class Snapshot:
         """The largest relative Parseval error of a layer."""
         return max(layer.parseval_error for layer in self.layers.values())
 
-    def left(self, label: str) -> float | None:
-        """Share of the filtered tensors' disagreement that a tried filter leaves."""
-        before = sum(self.layers[name].total for name in self.after[label])
-        return sum(self.after[label].values()) / before if before > 0 else None
-
     def as_dict(self) -> dict[str, Any]:
         """All of it in a form that JSON can carry."""
         return {
@@ -98,7 +91,6 @@ class Snapshot:
                  "signal": layer.signal.tolist(), "edges": list(layer.edges)}
                 for layer in self.layers.values()
             ],
-            "after": {label: dict(left) for label, left in self.after.items()},
         }  # fmt: skip
 
     @staticmethod
