@@ -150,7 +150,7 @@ def cpu() -> Preset:
         name="cpu",
         base=Config(**PROTOCOL, **small, rounds=40, eval_every=5, eval_tail=5),
         seeds=(0,),
-        seeds_of={"strategies": (0, 1, 2), "mechanism": (0, 1, 2)},
+        seeds_of=dict.fromkeys(("strategies", "mechanism", "spectral-bias", "cka"), (0, 1, 2)),
         datasets={
             "CIFAR-10": {},
             "CIFAR-10-C": {"dataset": "cifar10_c", **SHIFT},
@@ -188,8 +188,9 @@ def cpu() -> Preset:
             "ResNet-8 (one block in each of the three stages, 78 thousand parameters) instead of "
             "ResNet-20.",
             "CIFAR-10 and CIFAR-10-C images of 16 x 16 pixels (means of 2 x 2) instead of 32 x 32.",
-            "One seed instead of three but for the filtering strategies, some of the ratios and "
-            "the mechanism; a cell that has more finished seeds shows them all.",
+            "One seed instead of three but for the filtering strategies, some of the ratios, the "
+            "mechanism and what is measured along runs; a cell that has more finished seeds shows "
+            "them all.",
             "CIFAR-100, Tiny-ImageNet and CIFAR-100-C, and the backbones ResNet-18, WRN-56-2 and "
             "DenseNet-121 are left out; ViT is the small one (dimension 192, 6 blocks).",
             "FEMNIST is replaced by MNIST with its writers (QMNIST), one client for each of the "
