@@ -97,3 +97,16 @@ def test_clients_that_agree_have_no_share():
         weight.grad = torch.ones(40)
         effects.add(1.0)
     assert effects.result()["fft"].disagreement is None
+
+
+def test_a_scale_removes_as_much_of_both():
+    """What says nothing without the other: half of everything is a quarter of either energy."""
+    weight = nn.Parameter(torch.zeros(40))
+    plan = SimpleNamespace(names=["w"], filter_grads_=lambda: weight.grad.mul_(0.5))
+    effects = Effects({"half": plan}, {"w": weight}, ["w"])
+    for seed in range(3):
+        weight.grad = torch.randn(40, generator=torch.Generator().manual_seed(seed))
+        effects.add(1.0)
+    found = effects.result()["half"]
+    assert found.disagreement == pytest.approx(0.25)
+    assert found.mean_gradient == pytest.approx(0.25)

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 import torch
 from specgrad_fl.config import Config
-from specgrad_fl.filters import filter_plan
-from specgrad_fl.vectors import FlatModel
-from specgrad_study.diagnosis.effects import Effects
 from specgrad_study.paper import means
-from torch import nn
 
 from specgrad_kernels import filter_grads_
 
@@ -44,64 +40,6 @@ def test_the_power_of_a_staircase_by_periodogram():
 
 def test_all_of_the_power_is_there():
     assert means.removed(1.0, 144) == pytest.approx(1, abs=1e-6)
-
-
-@pytest.fixture
-def flat() -> FlatModel:
-    torch.manual_seed(0)
-    return FlatModel(nn.Sequential(nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(72, 3)))
-
-
-def test_effects_by_hand(flat):
-    """Two clients of weights 1 and 3 with gradients a and b: spread 3/16 |a - b|^2 times 4."""
-    plan = filter_plan(flat.model, Config(filter="fft", ratio=0.2))
-    effects = Effects(flat, {"fft": plan}, plan.names)
-    clients = [torch.randn_like(flat.grads) for _ in range(2)]
-    after = []
-    for weight, gradient in zip((1.0, 3.0), clients, strict=True):
-        flat.grads.copy_(gradient)
-        effects.add(weight)
-        assert torch.equal(flat.grads, gradient), "the gradients must be the same afterwards"
-        plan.filter_grads_()
-        after.append(flat.model[0].weight.grad.clone())
-    held = flat.model[0].weight.numel()
-    before = [c[:held] for c in clients]
-    found = effects.result()["fft"]
-
-    def spread(pair) -> float:
-        return float((pair[0] - pair[1]).square().sum())
-
-    def signal(pair) -> float:
-        return float(((pair[0] + 3 * pair[1]) / 4).square().sum())
-
-    assert found.disagreement == pytest.approx(spread(after) / spread(before), rel=1e-4)
-    assert found.mean_gradient == pytest.approx(signal(after) / signal(before), rel=1e-4)
-
-
-def test_a_scale_removes_as_much_of_both(flat):
-    """What says nothing without the other: half of everything is a quarter of either energy."""
-
-    def halve() -> None:
-        for parameter in flat.model.parameters():
-            parameter.grad.mul_(0.5)
-
-    plan = SimpleNamespace(filter_grads_=halve)
-    effects = Effects(flat, {"half": plan}, ["0.weight"])
-    for _ in range(3):
-        flat.grads.copy_(torch.randn_like(flat.grads))
-        effects.add(1.0)
-    found = effects.result()["half"]
-    assert found.disagreement == pytest.approx(0.25)
-    assert found.mean_gradient == pytest.approx(0.25)
-
-
-def test_clients_that_agree_have_no_share_of_disagreement(flat):
-    effects = Effects(flat, {"none": SimpleNamespace(filter_grads_=lambda: None)}, ["0.weight"])
-    flat.grads.fill_(1.0)
-    effects.add(1.0)
-    found = effects.result()["none"]
-    assert found.disagreement is None
-    assert found.mean_gradient == pytest.approx(1)
 
 
 def test_rounds_that_one_diagnosis_lacks_are_named():
