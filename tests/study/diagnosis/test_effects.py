@@ -1,5 +1,7 @@
 """What filters leave of disagreement and mean gradient, against the defining sums in float64."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from specgrad_study.diagnosis import Effects
