@@ -21,10 +21,9 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _POOLS = tuple(getattr(pooling, name) for name in pooling.__all__)
 LAYERS = (*_CONVOLVING, *NORMS, *EMBEDDINGS, *_POOLS, nn.Linear, nn.MultiheadAttention)
 _LINEAR_MAPS = (*NORMS, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-_ACTIVATIONS = [getattr(activation, n) for n in activation.__all__ if n != "MultiheadAttention"]
-_KEEP_PLACES = (nn.Linear, *_LINEAR_MAPS, *_ACTIVATIONS)
 _ACTIVATE = ("dropout", "relu", "gelu", "silu", "elu", "hardswish", "mish")
 _SAMPLEWISE = (
+    *(getattr(activation, name) for name in activation.__all__),
     *(getattr(functional, name) for name in _ACTIVATE),
     *(operator.mul, torch.mul, "mul", torch.relu, torch.sigmoid, torch.tanh),
 )
@@ -137,8 +136,6 @@ class Flow:
             inputs = inputs[:1] if node.target in _SHAPED_LIKE else inputs
             self.inputs[node] = inputs
             self.kind[node] = self._kind_of(node, len(inputs))
-            if self.kind[node] == "linear" and self._reads_channels_last(node):
-                self.kind[node] = "conv"
             self.ancestors[node] = 0
             for source in inputs:
                 self.ancestors[node] |= self.ancestors[source] | 1 << self.position[source]
@@ -150,7 +147,8 @@ class Flow:
         if inputs == 0:
             return "constant"
         if node.op == "call_module":
-            return _kind_of_module(self.called[node])
+            kind = _kind_of_module(self.called[node])
+            return "conv" if kind == "linear" and self._reads_channels_last(node) else kind
         if node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype"):
             return "size"
         if node.target in _POOL:
@@ -164,19 +162,13 @@ class Flow:
 
     def _reads_channels_last(self, node: fx.Node) -> bool:
         """A linear layer on a map whose channels were moved last convolves it 1x1 (ConvNeXt)."""
-        if node not in self.called:
-            return False
-        while len(self.inputs[node]) == 1:
-            node = self.inputs[node][0]
-            if node.target in _PERMUTE:
-                return _channels_last(node)
-            called = self.called.get(node)
-            if called is None:
-                keeps = node.target in _SAMPLEWISE
-            else:
-                keeps = isinstance(called, _KEEP_PLACES) or is_scale(called)
-            if not keeps:
-                return False
+        for read in self.before(node):
+            called = self.called.get(read)
+            operation = read.target if called is None else type(called)
+            if operation in _PERMUTE:
+                return _channels_last(read)
+            if self.kind[read] != "linear map" and operation not in _SAMPLEWISE:
+                return self.kind[read] == "conv" and isinstance(called, nn.Linear)
         return False
 
     def _kernels_at(self, node: fx.Node) -> list[_Kernel]:
