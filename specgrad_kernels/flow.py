@@ -31,12 +31,9 @@ _SAMPLEWISE = (
 _POOL = tuple(getattr(functional, name) for name in dir(functional) if "_pool" in name)
 _ATTEND = functional.scaled_dot_product_attention
 _PRODUCT = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, operator.matmul, "matmul", "bmm")
-_KIND_OF_SEVERAL: dict[Any, str] = {
+_KIND_OF_CALL: dict[Any, str] = {
     **dict.fromkeys((operator.add, operator.iadd, torch.add, "add", "add_"), "sum"),
     **dict.fromkeys(_PRODUCT, "product"),
-}
-"""What a function of two activations or more does."""
-_KIND_OF_CALL: dict[Any, str] = {
     **dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), "conv"),
     **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), "join"),
     **dict.fromkeys(("size", "dim", "numel"), "size"),
@@ -69,7 +66,6 @@ class _Kernel:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     channels: tuple[int, int]
-    transposed: bool = False
     padded: bool = False
     linear: bool = False
 
@@ -86,11 +82,10 @@ def kernels_of(module: nn.Module) -> list[_Kernel]:
     """The kernel of a convolution; under weight or spectral norm, the tensor it is made from."""
     if not isinstance(module, _CONVOLVING):
         return []
-    transposed = isinstance(module, _TRANSPOSED)
     channels = (module.in_channels, module.out_channels)
-    rows, columns = reversed(channels) if not transposed else channels
+    rows, columns = channels if isinstance(module, _TRANSPOSED) else reversed(channels)
     shape = (rows, columns // module.groups, *module.kernel_size)
-    use = (module.kernel_size, module.stride, channels, transposed, _pads(module.padding))
+    use = (module.kernel_size, module.stride, channels, _pads(module.padding))
     return [_Kernel(p, *use) for p in module.parameters() if tuple(p.shape) == shape]
 
 
@@ -113,17 +108,17 @@ class Flow:
 
     whole: the module holds all of the model's parameters, so its input and output are the model's.
     kind: what each node does; ``inputs``: the nodes whose activations it reads, without sizes
-    and weights; ``ancestors``: a bit set over the positions of all nodes it depends on.
+    and weights; ``behind``: the ``bit`` of the node and of all nodes that it depends on.
     """
 
     def __init__(self, module: nn.Module, graph: fx.Graph, whole: bool) -> None:
         self.module = module
         self.whole = whole
         self.nodes = list(graph.nodes)
-        self.position = {node: index for index, node in enumerate(self.nodes)}
+        self.bit = {node: 1 << index for index, node in enumerate(self.nodes)}
         self.kind: dict[fx.Node, str] = {}
         self.inputs: dict[fx.Node, list[fx.Node]] = {}
-        self.ancestors: dict[fx.Node, int] = {}
+        self.behind: dict[fx.Node, int] = {}
         self.kernels: dict[fx.Node, list[_Kernel]] = {}
         self.called = {
             node: module.get_submodule(str(node.target))
@@ -136,9 +131,9 @@ class Flow:
             inputs = inputs[:1] if node.target in _SHAPED_LIKE else inputs
             self.inputs[node] = inputs
             self.kind[node] = self._kind_of(node, len(inputs))
-            self.ancestors[node] = 0
+            self.behind[node] = self.bit[node]
             for source in inputs:
-                self.ancestors[node] |= self.ancestors[source] | 1 << self.position[source]
+                self.behind[node] |= self.behind[source]
             self.kernels[node] = self._kernels_at(node)
 
     def _kind_of(self, node: fx.Node, inputs: int) -> str:
@@ -156,9 +151,10 @@ class Flow:
             return _kind_of_pool(_argument(node, 1, "output_size", "kernel_size"), adaptive)
         if node.target in _REDUCE and _reduces_space(_argument(node, 1, "dim", "axis")):
             return "global pool"
-        if inputs > 1 and node.target in _KIND_OF_SEVERAL:
-            return _KIND_OF_SEVERAL[node.target]
-        return _KIND_OF_CALL.get(node.target, "other")
+        kind = _KIND_OF_CALL.get(node.target, "other")
+        # with a constant these are like any other function; attention may be of a tensor to itself
+        alone = inputs == 1 and kind in ("sum", "product") and node.target is not _ATTEND
+        return "other" if alone else kind
 
     def _reads_channels_last(self, node: fx.Node) -> bool:
         """A linear layer on a map whose channels were moved last convolves it 1x1 (ConvNeXt)."""
@@ -219,8 +215,8 @@ class Flow:
 
     def after(self, node: fx.Node) -> list[fx.Node]:
         """All nodes that depend on the node."""
-        bit = 1 << self.position[node]
-        return [later for later in self.nodes if self.ancestors[later] & bit]
+        _, *later = (each for each in self.nodes if self.behind[each] & self.bit[node])
+        return later
 
     def of_kind(self, kind: str) -> list[fx.Node]:
         return [node for node in self.nodes if self.kind[node] == kind]
@@ -242,7 +238,7 @@ class Flow:
         """
         reasons: dict[fx.Node, str] = {}
         for node in self.of_kind("conv"):
-            if any(kernel.transposed for kernel in self.kernels[node]):
+            if isinstance(self.called.get(node), _TRANSPOSED):
                 reasons[node] = TRANSPOSED
             elif self._reads_pooled(node):
                 reasons[node] = GATE
@@ -301,11 +297,10 @@ class Flow:
         return [node for _, node in follow] if wider and chained and plain and alone else []
 
     def _reads_stage(self, node: fx.Node) -> bool:
-        path = list(self.before(node))
-        source = path[-1] if path else node
+        source = self.source(node)
         if self.kind[source] == "placeholder":
             # a part of a model: what it reads is unseen, but a norm first says it is no image
-            return not self.whole and any(self.kind[n] == "linear map" for n in path)
+            return not self.whole and any(self.kind[n] == "linear map" for n in self.before(node))
         return self.kind[source] in ("sum", "join") or (
             self.kind[source] == "opaque" and bool(self.kernels[source])
         )
@@ -318,9 +313,8 @@ class Flow:
             self.whole or any(id(kernel.parameter) == last for kernel in self.kernels[node])
         ):
             return False
-        before = self.ancestors[node]
-        follows = any(self.kernels[n] and before >> self.position[n] & 1 for n in self.nodes)
-        return (follows or not self.whole) and not any(
+        kernels = [n for n in self.nodes if self.kernels[n] and self.behind[node] & self.bit[n]]
+        return (len(kernels) > 1 or not self.whole) and not any(
             self.weighted(later)
             or self.kind[later] == "sum"
             or (later in self.called and any(True for _ in self.called[later].parameters()))
@@ -332,9 +326,7 @@ class Flow:
             for read in self.inputs[product]:
                 # the read node itself may be the projection
                 source = read if self.weighted(read) else self.source(read)
-                if self.weighted(source) and (
-                    self.kind[source] == "linear" or self._pointwise(source)
-                ):
+                if self.kind[source] == "linear" or self._pointwise(source):
                     yield source
         for node in self.of_kind("conv"):
             if self._pointwise(node) and self.kind[self.source(node)] == "product":
@@ -345,18 +337,17 @@ class Flow:
             for one, other in (self.inputs[total][:2], self.inputs[total][1::-1]):
                 arm = self._arm(one, other)
                 if self._is_projection(arm, self._arm(other, one)):
-                    yield from (node for node in arm if self.kernels[node])
+                    yield from arm
 
     def _arm(self, end: fx.Node, other: fx.Node) -> list[fx.Node]:
         """The nodes that lead to ``end`` and not to ``other``."""
-        own = self.ancestors[end] | 1 << self.position[end]
-        own &= ~(self.ancestors[other] | 1 << self.position[other])
-        return [node for node in self.nodes if own >> self.position[node] & 1]
+        own = self.behind[end] & ~self.behind[other]
+        return [node for node in self.nodes if own & self.bit[node]]
 
     def _is_projection(self, arm: list[fx.Node], other: list[fx.Node]) -> bool:
         mine = [kernel for node in arm for kernel in self.kernels[node]]
         theirs = [kernel for node in other for kernel in self.kernels[node]]
-        if not mine or any(self.kind[node] == "placeholder" for node in (*arm, *other)):
+        if any(self.kind[node] == "placeholder" for node in (*arm, *other)):
             return False
         pointwise = all(kernel.pointwise for kernel in mine)
         spatial = any(not kernel.pointwise for kernel in theirs)
@@ -370,8 +361,8 @@ class Flow:
         """The convolutions applied to an input before any other layer, or else the linear ones."""
         weighted = [node for node in self.nodes if self.weighted(node)]
         barred = set(self._attention_projections())
-        mask = sum(1 << self.position[node] for node in weighted)
-        first = [n for n in weighted if n not in barred and not self.ancestors[n] & mask]
+        mask = sum(self.bit[node] for node in weighted)
+        first = [n for n in weighted if n not in barred and self.behind[n] & mask == self.bit[n]]
         convolutions = [kernels[0].parameter for n in first if (kernels := self.kernels[n])]
         linears = (first_linear(self.called[n]) for n in first if n in self.called)
         return convolutions or [linear for linear in linears if linear is not None]
@@ -396,9 +387,7 @@ def _argument(node: fx.Node, position: int, *names: str) -> Any:
 
 def _pads(padding: Any) -> bool:
     """Whether a convolution's ``padding`` adds anything."""
-    if isinstance(padding, str):
-        return padding != "valid"
-    return any(padding) if isinstance(padding, (tuple, list)) else padding != 0
+    return any(padding) if isinstance(padding, (tuple, list)) else padding not in (0, "valid")
 
 
 def _channels_last(permute: fx.Node) -> bool:
