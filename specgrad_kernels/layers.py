@@ -124,58 +124,40 @@ Decision = Callable[[str, nn.Parameter], tuple[bool, str]]
 
 
 def _decision(model: nn.Module, select: Selector) -> Decision:
+    if isinstance(select, str) and select in PRESETS:
+        return _Structure(model, select).decide
+    takes: Callable[[str, nn.Parameter], Any]
     if isinstance(select, str):
-        return _by_structure(model, select) if select in PRESETS else _by_regex(select)
-    if callable(select):
-        return _by(select, "chosen by the callable", "not chosen by the callable")
-    raise TypeError(
-        f"select must be one of {', '.join(PRESETS)}, a regular expression or a callable "
-        f"(name, parameter) -> bool; got {select!r} of type {type(select).__name__}"
-    )
-
-
-def _by(takes: Callable[[str, nn.Parameter], Any], why: str, why_not: str) -> Decision:
+        try:
+            pattern = re.compile(select)
+        except re.error as error:
+            raise ValueError(
+                f"select={select!r} is no regular expression ({error}); escape it with re.escape, "
+                f"or use one of {', '.join(PRESETS)}"
+            ) from None
+        takes, why = lambda name, parameter: pattern.search(name), f"matches {select!r}"
+        why_not = f"does not match {select!r}"
+    elif callable(select):
+        takes, why, why_not = select, "chosen by the callable", "not chosen by the callable"
+    else:
+        raise TypeError(
+            f"select must be one of {', '.join(PRESETS)}, a regular expression or a callable "
+            f"(name, parameter) -> bool; got {select!r} of type {type(select).__name__}"
+        )
     return lambda name, parameter: (True, why) if takes(name, parameter) else (False, why_not)
-
-
-def _by_regex(select: str) -> Decision:
-    try:
-        pattern = re.compile(select)
-    except re.error as error:
-        raise ValueError(
-            f"select={select!r} is no regular expression ({error}); escape it with re.escape, or "
-            f"use one of {', '.join(PRESETS)}"
-        ) from None
-    matches, matches_not = f"matches {select!r}", f"does not match {select!r}"
-    return _by(lambda name, parameter: pattern.search(name), matches, matches_not)
-
-
-def _by_structure(model: nn.Module, preset: str) -> Decision:
-    structure = _Structure(model)
-
-    def decide(name: str, parameter: nn.Parameter) -> tuple[bool, str]:
-        take, reason = structure.verdict(parameter)
-        kernel = structure.kernels.get(id(parameter))
-        if kernel and preset == "all_conv" and not take:
-            return True, f"{reason}, taken by all_conv"
-        if kernel and preset == "spatial_only" and take and kernel.pointwise:
-            return False, "1x1 kernel, left out by spatial_only"
-        return take, reason
-
-    return decide
 
 
 class _Structure:
     """What every parameter of a model is for."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, preset: str) -> None:
         self.model = model
+        self.preset = preset
         self.kernels = {id(k.parameter): k for k in kernels_within(model)}
         self.owners = {
             id(parameter): module
             for module in reversed(list(model.modules()))
-            for parameter in module._parameters.values()
-            if parameter is not None
+            for parameter in module.parameters(recurse=False)
         }
         self.flows: list[Flow] = []
         self.unfollowed: list[nn.Module] = []
@@ -249,8 +231,7 @@ class _Structure:
             parameter.numel()
             for module in self.model.modules()
             if isinstance(module, (nn.Linear, nn.MultiheadAttention))
-            for parameter in module._parameters.values()
-            if parameter is not None
+            for parameter in module.parameters(recurse=False)
         )
         return linear > convolved and self._attends()
 
@@ -274,7 +255,17 @@ class _Structure:
         linear = flow.first_linear(self.model)
         return set() if linear is None else {id(linear)}
 
-    def verdict(self, parameter: nn.Parameter) -> tuple[bool, str]:
+    def decide(self, name: str, parameter: nn.Parameter) -> tuple[bool, str]:
+        """Whether the preset takes the parameter, and why."""
+        take, reason = self._verdict(parameter)
+        kernel = self.kernels.get(id(parameter))
+        if kernel and self.preset == "all_conv" and not take:
+            return True, f"{reason}, taken by all_conv"
+        if kernel and self.preset == "spatial_only" and take and kernel.pointwise:
+            return False, "1x1 kernel, left out by spatial_only"
+        return take, reason
+
+    def _verdict(self, parameter: nn.Parameter) -> tuple[bool, str]:
         """Whether the paper's rule takes the parameter, and why."""
         key = id(parameter)
         if self.patches is not None and key in self.patches:
