@@ -31,16 +31,18 @@ _SAMPLEWISE = (
 _POOL = tuple(getattr(functional, name) for name in dir(functional) if "_pool" in name)
 _ATTEND = functional.scaled_dot_product_attention
 _PRODUCT = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, operator.matmul, "matmul", "bmm")
-_KIND_OF_CALL: dict[Any, str] = {
-    **dict.fromkeys((operator.add, operator.iadd, torch.add, "add", "add_"), "sum"),
-    **dict.fromkeys(_PRODUCT, "product"),
-    **dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), "conv"),
-    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), "join"),
-    **dict.fromkeys(("size", "dim", "numel"), "size"),
-    functional.linear: "linear",
-    _ATTEND: "product",
+_OPERATIONS: dict[str, tuple[Any, ...]] = {
+    "conv": (*_CONVOLVING, functional.conv1d, functional.conv2d, functional.conv3d),
+    "linear": (nn.Linear, functional.linear),
+    "embedding": EMBEDDINGS,
+    "linear map": _LINEAR_MAPS,
+    "sum": (operator.add, operator.iadd, torch.add, "add", "add_"),
+    "product": (*_PRODUCT, _ATTEND),
+    "join": (torch.cat, torch.concat, torch.concatenate),
+    "size": ("size", "dim", "numel"),
 }
-_SOFTMAX = (functional.softmax, torch.softmax, "softmax")
+"""Classes of modules, functions and names of methods, by what they do."""
+_SOFTMAX = (nn.Softmax, functional.softmax, torch.softmax, "softmax")
 _REDUCE = (torch.mean, torch.amax, torch.max, "mean", "amax", "max")
 _PERMUTE = (torch.permute, "permute")
 _SHAPED_LIKE = ("view_as", "reshape_as", "expand_as", "type_as")
@@ -136,35 +138,49 @@ class Flow:
                 self.behind[node] |= self.behind[source]
             self.kernels[node] = self._kernels_at(node)
 
+    def _is(self, node: fx.Node, operations: tuple[Any, ...]) -> bool:
+        if node not in self.called:
+            return node.target in operations
+        return isinstance(self.called[node], tuple(o for o in operations if isinstance(o, type)))
+
     def _kind_of(self, node: fx.Node, inputs: int) -> str:
         if node.op in ("placeholder", "output"):
             return node.op
         if inputs == 0:
             return "constant"
-        if node.op == "call_module":
-            kind = _kind_of_module(self.called[node])
-            return "conv" if kind == "linear" and self._reads_channels_last(node) else kind
         if node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype"):
             return "size"
-        if node.target in _POOL:
-            adaptive = "adaptive" in getattr(node.target, "__name__", "")
-            return _kind_of_pool(_argument(node, 1, "output_size", "kernel_size"), adaptive)
-        if node.target in _REDUCE and _reduces_space(_argument(node, 1, "dim", "axis")):
+        if self._is(node, (*_POOLS, *_POOL)):
+            return self._kind_of_pool(node)
+        if self._is(node, _REDUCE) and _reduces_space(_argument(node, 1, "dim", "axis")):
             return "global pool"
-        kind = _KIND_OF_CALL.get(node.target, "other")
-        # with a constant these are like any other function; attention may be of a tensor to itself
-        alone = inputs == 1 and kind in ("sum", "product") and node.target is not _ATTEND
-        return "other" if alone else kind
+        kinds = (kind for kind, those in _OPERATIONS.items() if self._is(node, those))
+        kind = next(kinds, "other")
+        called = self.called.get(node)
+        if kind == "linear" and called is not None and self._reads_channels_last(node):
+            return "conv"
+        if kind in ("sum", "product") and inputs == 1 and node.target is not _ATTEND:
+            return "other"  # with a constant; attention may be that of a tensor to itself
+        if kind == "other" and called is not None and any(True for _ in called.parameters()):
+            return "linear map" if is_scale(called) else "opaque"
+        return kind
+
+    def _kind_of_pool(self, node: fx.Node) -> str:
+        """A pooling to one value is global; so is one whose window is computed from the input."""
+        size = _argument(node, 1, "output_size", "kernel_size")
+        size = getattr(self.called.get(node), "output_size", size)
+        adaptive = node in self.called or "adaptive" in getattr(node.target, "__name__", "")
+        sizes = size if isinstance(size, (tuple, list)) else (size,)
+        whole = any(s == 1 if adaptive else isinstance(s, fx.Node) for s in sizes)
+        return "global pool" if whole else "pool"
 
     def _reads_channels_last(self, node: fx.Node) -> bool:
         """A linear layer on a map whose channels were moved last convolves it 1x1 (ConvNeXt)."""
         for read in self.before(node):
-            called = self.called.get(read)
-            operation = read.target if called is None else type(called)
-            if operation in _PERMUTE:
+            if self._is(read, _PERMUTE):
                 return _channels_last(read)
-            if self.kind[read] != "linear map" and operation not in _SAMPLEWISE:
-                return self.kind[read] == "conv" and isinstance(called, nn.Linear)
+            if self.kind[read] != "linear map" and not self._is(read, _SAMPLEWISE):
+                return self.kind[read] == "conv" and self._is(read, (nn.Linear,))
         return False
 
     def _kernels_at(self, node: fx.Node) -> list[_Kernel]:
@@ -227,8 +243,7 @@ class Flow:
         reads = [read for product in products for read in self.inputs[product]]
         weights = [node for read in reads for node in (read, *self.before(read))]
         return any(product.target is _ATTEND for product in products) or any(
-            node.target in _SOFTMAX or isinstance(self.called.get(node), nn.Softmax)
-            for node in weights
+            self._is(node, _SOFTMAX) for node in weights
         )
 
     def excluded(self, last: int | None) -> dict[fx.Node, str]:
@@ -238,7 +253,7 @@ class Flow:
         """
         reasons: dict[fx.Node, str] = {}
         for node in self.of_kind("conv"):
-            if isinstance(self.called.get(node), _TRANSPOSED):
+            if self._is(node, _TRANSPOSED):
                 reasons[node] = TRANSPOSED
             elif self._reads_pooled(node):
                 reasons[node] = GATE
@@ -284,16 +299,14 @@ class Flow:
         spatial = [index for index, (kernel, _) in enumerate(kernels) if not kernel.pointwise]
         if len(spatial) < 2 or spatial[-1] == len(kernels) - 1:
             return []
-        (before, _), *follow = (
-            kernels[i] for i in (spatial[-2], *range(spatial[-1], len(kernels)))
-        )
+        (before, earlier), follow = kernels[spatial[-2]], kernels[spatial[-1] :]
         covers, first = follow[0]
         wider = len(covers.size) == len(before.size) and all(
             a > b for a, b in zip(covers.size, before.size, strict=True)
         )
         chained = all(a.channels[1] == b.channels[0] for (a, _), (b, _) in pairwise(follow))
         plain = not covers.padded and all(step == 1 for step in covers.stride)
-        alone = all(kernel is covers or kernel.pointwise for kernel in self.kernels[first])
+        alone = earlier is not first
         return [node for _, node in follow] if wider and chained and plain and alone else []
 
     def _reads_stage(self, node: fx.Node) -> bool:
@@ -394,27 +407,6 @@ def _channels_last(permute: fx.Node) -> bool:
     dims = permute.args[1:] or (permute.kwargs.get("dims"),)
     dims = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
     return len(dims) > 3 and dims == (0, *range(2, len(dims)), 1)
-
-
-def _kind_of_module(module: nn.Module) -> str:
-    if isinstance(module, _CONVOLVING):
-        return "conv"
-    if isinstance(module, nn.Linear):
-        return "linear"
-    if isinstance(module, EMBEDDINGS):
-        return "embedding"
-    if isinstance(module, _POOLS):
-        return _kind_of_pool(getattr(module, "output_size", None), adaptive=True)
-    if isinstance(module, _LINEAR_MAPS) or is_scale(module):
-        return "linear map"
-    return "opaque" if any(True for _ in module.parameters()) else "other"
-
-
-def _kind_of_pool(size: Any, adaptive: bool) -> str:
-    """A pooling to one value is global; so is one whose window is computed from the input."""
-    sizes = size if isinstance(size, (tuple, list)) else (size,)
-    whole = any((adaptive and s == 1) or (not adaptive and isinstance(s, fx.Node)) for s in sizes)
-    return "global pool" if whole else "pool"
 
 
 def _reduces_space(dims: Any) -> bool:
