@@ -177,9 +177,7 @@ class _Structure:
             return
         seen.add(id(module))
         graph, opaque = trace(module)
-        if graph is None:
-            opaque = [module]
-        else:
+        if graph is not None:
             whole = len(list(module.parameters())) == len(self.owners)
             self.flows.append(Flow(module, graph, whole))
         for part in opaque:
