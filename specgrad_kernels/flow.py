@@ -75,10 +75,6 @@ class _Kernel:
     def pointwise(self) -> bool:
         return all(extent == 1 for extent in self.size)
 
-    @property
-    def cuts_patches(self) -> bool:
-        return self.size == self.stride and not self.pointwise
-
 
 def kernels_of(module: nn.Module) -> list[_Kernel]:
     """The kernel of a convolution; under weight or spectral norm, the tensor it is made from."""
@@ -87,7 +83,8 @@ def kernels_of(module: nn.Module) -> list[_Kernel]:
     channels = (module.in_channels, module.out_channels)
     rows, columns = channels if isinstance(module, _TRANSPOSED) else reversed(channels)
     shape = (rows, columns // module.groups, *module.kernel_size)
-    use = (module.kernel_size, module.stride, channels, _pads(module.padding))
+    padded = any(pad not in (0, "valid") for pad in _each(module.padding))
+    use = (module.kernel_size, module.stride, channels, padded)
     return [_Kernel(p, *use) for p in module.parameters() if tuple(p.shape) == shape]
 
 
@@ -152,8 +149,9 @@ class Flow:
             return "size"
         if self._is(node, (*_POOLS, *_POOL)):
             return self._kind_of_pool(node)
-        if self._is(node, _REDUCE) and _reduces_space(_argument(node, 1, "dim", "axis")):
-            return "global pool"
+        if self._is(node, _REDUCE):
+            reduced = _each(_argument(node, 1, "dim", "axis"))
+            return "global pool" if all(dim in (2, 3, 4, -1, -2) for dim in reduced) else "other"
         kinds = (kind for kind, those in _OPERATIONS.items() if self._is(node, those))
         kind = next(kinds, "other")
         called = self.called.get(node)
@@ -170,8 +168,7 @@ class Flow:
         size = _argument(node, 1, "output_size", "kernel_size")
         size = getattr(self.called.get(node), "output_size", size)
         adaptive = node in self.called or "adaptive" in getattr(node.target, "__name__", "")
-        sizes = size if isinstance(size, (tuple, list)) else (size,)
-        whole = any(s == 1 if adaptive else isinstance(s, fx.Node) for s in sizes)
+        whole = any(s == 1 if adaptive else isinstance(s, fx.Node) for s in _each(size))
         return "global pool" if whole else "pool"
 
     def _reads_channels_last(self, node: fx.Node) -> bool:
@@ -193,15 +190,13 @@ class Flow:
             return kernels_within(called)
         if self.kind[node] != "conv":
             return []
-        stride = _argument(node, 3, "stride")
+        stride = _each(_argument(node, 3, "stride") or 1)
+        padded = any(pad not in (0, "valid", None) for pad in _each(_argument(node, 4, "padding")))
         kernels = []
         for weight in self._parameters_behind(node):
-            size = tuple(weight.shape[2:])
-            several = isinstance(stride, (tuple, list))
-            strides = tuple(stride) if several else (stride or 1,) * len(size)
-            channels = (weight.shape[1], weight.shape[0])
-            padded = _pads(_argument(node, 4, "padding") or 0)
-            kernels.append(_Kernel(weight, size, strides, channels, padded=padded))
+            outputs, inputs, *size = weight.shape
+            strides = (stride * len(size))[: len(size)]
+            kernels.append(_Kernel(weight, tuple(size), strides, (inputs, outputs), padded))
         return kernels
 
     def _parameters_behind(self, node: fx.Node) -> Iterator[nn.Parameter]:
@@ -275,7 +270,7 @@ class Flow:
         return self.kind[source] == "global pool"
 
     def _is_transition(self, node: fx.Node) -> bool:
-        cuts = any(kernel.cuts_patches for kernel in self.kernels[node])
+        cuts = any(k.size == k.stride and not k.pointwise for k in self.kernels[node])
         pooled = self._pointwise(node) and self._only_feeds_a_pool(node)
         return (cuts or pooled) and self._reads_stage(node) and self._leads_on(node)
 
@@ -398,20 +393,15 @@ def _argument(node: fx.Node, position: int, *names: str) -> Any:
     return next((node.kwargs[name] for name in names if name in node.kwargs), None)
 
 
-def _pads(padding: Any) -> bool:
-    """Whether a convolution's ``padding`` adds anything."""
-    return any(padding) if isinstance(padding, (tuple, list)) else padding not in (0, "valid")
+def _each(value: Any) -> tuple[Any, ...]:
+    """The numbers of an argument that is one of them or several."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def _channels_last(permute: fx.Node) -> bool:
     dims = permute.args[1:] or (permute.kwargs.get("dims"),)
-    dims = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
+    dims = _each(dims[0]) if len(dims) == 1 else dims
     return len(dims) > 3 and dims == (0, *range(2, len(dims)), 1)
-
-
-def _reduces_space(dims: Any) -> bool:
-    dims = dims if isinstance(dims, (tuple, list)) else (dims,)
-    return all(dim in (2, 3, 4, -1, -2) for dim in dims)
 
 
 def looks_like_attention(module: nn.Module) -> bool:
