@@ -6,7 +6,7 @@ import contextlib
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,22 +81,20 @@ class _BeforeStep:
         self.has_run = True
         if _inside_own_step(stepping):
             return None
-        if len(args) > 1 and callable(args[1]):
-            return (args[0], self._filtering(stepping, args[1]), *args[2:]), kwargs
-        if callable(kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._filtering(stepping, kwargs["closure"])}
-        self._filter(stepping)
-        return None
+        positional = len(args) > 1 and callable(args[1])
+        closure = args[1] if positional else kwargs.get("closure")
+        if not callable(closure):
+            self._filter(stepping)
+            return None
 
-    def _filtering(
-        self, stepping: torch.optim.Optimizer, closure: Callable[[], Any]
-    ) -> Callable[[], Any]:
         def evaluate() -> Any:
             loss = closure()
             self._filter(stepping)
             return loss
 
-        return evaluate
+        if positional:
+            return (args[0], evaluate, *args[2:]), kwargs
+        return args, {**kwargs, "closure": evaluate}
 
     def _filter(self, stepping: torch.optim.Optimizer) -> None:
         # looked up only where finding NaN and Inf waits for the device anyway
