@@ -16,7 +16,7 @@ from specgrad_kernels import checks, overlap
 from specgrad_kernels.backends import torch_ref
 from specgrad_kernels.backends.triton import handles, schedule, targets
 from specgrad_kernels.backends.triton.handles import AddressTable
-from specgrad_kernels.backends.triton.signals import Signal, can_walk, loss_of, signals_of
+from specgrad_kernels.backends.triton.signals import Signal, loss_of, signals_of
 from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
 
@@ -154,11 +154,11 @@ class Program:
             if strategy == "stacked":
                 self.stacked.append(index)
                 continue
-            walked = grad
-            if not can_walk(grad, stack_dims):
+            signals = signals_of(grad, index, stack_dims)
+            if not signals:
                 self.copied.append(index)
-                walked = torch.empty(grad.shape, dtype=grad.dtype, device="meta")
-            by_dtype.setdefault(grad.dtype, []).extend(signals_of(walked, index, stack_dims))
+                signals = signals_of(torch.empty(grad.shape, device="meta"), index, stack_dims)
+            by_dtype.setdefault(grad.dtype, []).extend(signals)
         self.groups = [
             Group(schedule.build(signals, spec, dtype is torch.float64), dtype, self.device)
             for dtype, signals in by_dtype.items()

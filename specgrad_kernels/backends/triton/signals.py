@@ -84,16 +84,15 @@ class Signal:
         return self.layout[fields.SIZE3.value] != self.d or self.layout[fields.STRIDE3.value] != 1
 
 
-def can_walk(grad: Tensor, stack_dims: int) -> bool:
-    """Whether a kernel can follow the tensor's layout without a copy."""
-    sizes, _ = collapse(grad.shape[stack_dims:], grad.stride()[stack_dims:])
-    return len(sizes) <= MAX_DIMENSIONS
-
-
 def signals_of(grad: Tensor, index: int, stack_dims: int) -> list[Signal]:
-    """The signals of one tensor: itself, or the entries of its stack."""
+    """The signals of one tensor: itself, or the entries of its stack.
+
+    None where no kernel can follow the tensor's layout without a copy.
+    """
     sizes, strides = collapse(grad.shape[stack_dims:], grad.stride()[stack_dims:])
     missing = MAX_DIMENSIONS - len(sizes)
+    if missing < 0:
+        return []
     walk = [*([1] * missing + sizes)[1:], *[0] * missing, *strides]
     entries = itertools.product(*(range(size) for size in grad.shape[:stack_dims]))
     bases = (sum(map(operator.mul, entry, grad.stride())) for entry in entries)
