@@ -42,7 +42,7 @@ _OPERATIONS: dict[str, tuple[Any, ...]] = {
     "size": ("size", "dim", "numel"),
 }
 """Classes of modules, functions and names of methods, by what they do."""
-_SOFTMAX = (nn.Softmax, functional.softmax, torch.softmax, "softmax")
+_SOFTMAX = (nn.Softmax, functional.softmax, torch.softmax, "softmax", _ATTEND)
 _REDUCE = (torch.mean, torch.amax, torch.max, "mean", "amax", "max")
 _PERMUTE = (torch.permute, "permute")
 _SHAPED_LIKE = ("view_as", "reshape_as", "expand_as", "type_as")
@@ -237,9 +237,7 @@ class Flow:
         products = self.of_kind("product")
         reads = [read for product in products for read in self.inputs[product]]
         weights = [node for read in reads for node in (read, *self.before(read))]
-        return any(product.target is _ATTEND for product in products) or any(
-            self._is(node, _SOFTMAX) for node in weights
-        )
+        return any(self._is(node, _SOFTMAX) for node in (*products, *weights))
 
     def excluded(self, last: int | None) -> dict[fx.Node, str]:
         """Why a convolution of this flow is not part of the feature extractor.
@@ -272,7 +270,7 @@ class Flow:
     def _is_transition(self, node: fx.Node) -> bool:
         cuts = any(k.size == k.stride and not k.pointwise for k in self.kernels[node])
         pooled = self._pointwise(node) and self._only_feeds_a_pool(node)
-        return (cuts or pooled) and self._reads_stage(node) and self._leads_on(node)
+        return (cuts or pooled) and self._is_between_stages(node)
 
     def _only_feeds_a_pool(self, node: fx.Node) -> bool:
         while len(readers := [n for n in node.users if node in self.inputs[n]]) == 1:
@@ -287,10 +285,9 @@ class Flow:
         Such a kernel is meant to cover its whole input: it is wider than the one before it, has no
         padding, and nothing but 1x1 kernels comes after it.
         """
-        nodes = [node for node in self.nodes if self.kernels[node]]
         # of an opaque part the order is unknown; as a classifier it begins with the wide kernel
-        inside = {node: sorted(self.kernels[node], key=lambda k: k.pointwise) for node in nodes}
-        kernels = [(kernel, node) for node in nodes for kernel in inside[node]]
+        inside = [(n, sorted(self.kernels[n], key=lambda k: k.pointwise)) for n in self.nodes]
+        kernels = [(kernel, node) for node, ordered in inside for kernel in ordered]
         spatial = [index for index, (kernel, _) in enumerate(kernels) if not kernel.pointwise]
         if len(spatial) < 2 or spatial[-1] == len(kernels) - 1:
             return []
@@ -304,7 +301,9 @@ class Flow:
         alone = earlier is not first
         return [node for _, node in follow] if wider and chained and plain and alone else []
 
-    def _reads_stage(self, node: fx.Node) -> bool:
+    def _is_between_stages(self, node: fx.Node) -> bool:
+        if self.whole and not any(self.kernels[later] for later in self.after(node)):
+            return False
         source = self.source(node)
         if self.kind[source] == "placeholder":
             # a part of a model: what it reads is unseen, but a norm first says it is no image
@@ -312,9 +311,6 @@ class Flow:
         return self.kind[source] in ("sum", "join") or (
             self.kind[source] == "opaque" and bool(self.kernels[source])
         )
-
-    def _leads_on(self, node: fx.Node) -> bool:
-        return not self.whole or any(self.kernels[later] for later in self.after(node))
 
     def _is_head(self, node: fx.Node, last: int | None) -> bool:
         if not self._pointwise(node) or not (

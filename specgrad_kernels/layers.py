@@ -162,10 +162,6 @@ class _Structure:
         self.flows: list[Flow] = []
         self.unfollowed: list[nn.Module] = []
         self._follow(model, set())
-        for each in self.flows:
-            for node in each.of_kind("conv"):
-                for kernel in each.kernels[node]:
-                    self.kernels.setdefault(id(kernel.parameter), kernel)
         self.excluded = self._excluded()
         self.heads = self._heads()
         self.patches = self._patch_embedding() if self._is_transformer() else None
@@ -199,6 +195,8 @@ class _Structure:
             for node, kernels in each.kernels.items():
                 for kernel in kernels:
                     if each.kind[node] == "conv":
+                        # functional ones, and linear layers that convolve, are known from here
+                        self.kernels.setdefault(id(kernel.parameter), kernel)
                         uses.setdefault(id(kernel.parameter), []).append(reasons.get(node))
                     elif node in reasons:
                         forced[id(kernel.parameter)] = reasons[node]
@@ -222,26 +220,23 @@ class _Structure:
         return heads
 
     def _is_transformer(self) -> bool:
+        modules = list(self.model.modules())
         convolved = sum(
             kernel.parameter.numel() for kernel in self.kernels.values() if not kernel.linear
         )
         linear = sum(
             parameter.numel()
-            for module in self.model.modules()
+            for module in modules
             if isinstance(module, (nn.Linear, nn.MultiheadAttention))
             for parameter in module.parameters(recurse=False)
         )
-        return linear > convolved and self._attends()
-
-    def _attends(self) -> bool:
-        modules = list(self.model.modules())
-        if any(isinstance(module, nn.MultiheadAttention) for module in modules):
-            return True
         # equal linear layers side by side are attention only if something can multiply them
         multiplies = any(each.of_kind("product") for each in self.flows)
-        suspects = modules if multiplies else self.unfollowed
-        return any(each.attends() for each in self.flows) or any(
-            map(flow.looks_like_attention, suspects)
+        own = [module for module in modules if isinstance(module, nn.MultiheadAttention)]
+        suspects = modules if multiplies else [*self.unfollowed, *own]
+        return linear > convolved and (
+            any(each.attends() for each in self.flows)
+            or any(map(flow.looks_like_attention, suspects))
         )
 
     def _patch_embedding(self) -> set[int]:
