@@ -35,11 +35,10 @@ def stand_ins(root: nn.Module) -> dict[int, nn.Module]:
     # a script module keeps its state where no attribute of it can be copied
     modules = [m for m in root.modules() if not isinstance(m, torch.jit.ScriptModule)]
     twins: dict[int, Any] = {id(module): object.__new__(type(module)) for module in modules}
-    found = dict(twins)
     for module in modules:
         state = {name: _twin(value, twins) for name, value in vars(module).items()}
-        found[id(module)].__dict__.update(state | {name: OrderedDict() for name in _HOOKS})
-    return found
+        twins[id(module)].__dict__.update(state | {name: OrderedDict() for name in _HOOKS})
+    return twins
 
 
 def _twin(value: Any, twins: dict[int, Any]) -> Any:
