@@ -255,12 +255,10 @@ def _detrend(jobs: Sequence[_Job], boundary: str, pool: _Pool, borders: _Room) -
             "TAPS": pool.add(numbers.weights, average, key=job.loss),
         }
         filters += job.programs(range(tiles))
-        for border in range(tiles + 1):
+        for border in range(tiles + 1 if saved else 0):
             copies += job.programs(range(0, items, targets.SPAN), BIN=border)
     sizes = {"BOUNDARY": BOUNDARIES.index(boundary), "TILE": tile}
-    launches = (
-        [_launch("save_borders", copies, SPAN=targets.SPAN, **sizes)] if saved and copies else []
-    )
+    launches = [_launch("save_borders", copies, SPAN=targets.SPAN, **sizes)] if copies else []
     if saved:
         # What lies outside was saved by then: only the division by counted weights is left.
         sizes["BOUNDARY"] = min(sizes["BOUNDARY"], BOUNDARIES.index("circular"))
