@@ -249,12 +249,6 @@ def find(grads: Sequence[Tensor], spec: FilterSpec) -> Program:
     return program
 
 
-def forget() -> None:
-    """Drop everything that is kept from call to call."""
-    _programs.clear()
-    _latest.clear()
-
-
 def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     """Check, then filter in place on the current stream of the gradients' device."""
     device = grads[0].device
