@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -406,17 +407,15 @@ def looks_like_attention(module: nn.Module) -> bool:
         return True
     if isinstance(module, (nn.Sequential, nn.ModuleList)):
         return False
-    shapes = []
+    shapes: Counter[tuple[int, int]] = Counter()
     for child in module.children():
         layers = child.children() if isinstance(child, nn.Sequential) else (child,)
-        shapes += [(m.in_features, m.out_features) for m in layers if isinstance(m, nn.Linear)]
-    for width, inner in set(shapes):
-        if inner % 3 == 0 and (inner // 3, width) in shapes:
-            return True
-        back = shapes.count((inner, width)) - (3 if width == inner else 0)
-        if shapes.count((width, inner)) >= 3 and back > 0:
-            return True
-    return False
+        shapes.update((m.in_features, m.out_features) for m in layers if isinstance(m, nn.Linear))
+    return any(
+        (inner % 3 == 0 and (inner // 3, width) in shapes)
+        or (shapes[width, inner] >= 3 and shapes[inner, width] > 3 * (width == inner))
+        for width, inner in shapes
+    )
 
 
 def shortcut_by_shape(module: nn.Module) -> _Kernel | None:
