@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specgrad_kernels.backends.triton import fields, numbers, targets
 from specgrad_kernels.backends.triton.grid import WIDE_LINE, Grid
-from specgrad_kernels.backends.triton.signals import Loss, Signal, loss_of
+from specgrad_kernels.backends.triton.signals import Loss, Signal, loss_of, plain_signal
 from specgrad_kernels.design import Array
 from specgrad_kernels.kinds import BOUNDARIES, LocalAverage
 from specgrad_kernels.spec import FilterSpec
@@ -105,7 +105,7 @@ def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule
         loss = loss_of(spec, signal.d, signal.index, double)
         loss = losses.setdefault(loss, loss)  # equal ones work their gains out once
         row = {"SLOT": signal.index, "LAYOUT": position, "CELLS": signal.d}
-        row["PLAIN"] = int(not signal.strided)
+        row["PLAIN"] = int(signal.layout[1:] == plain_signal(signal.d, 0).layout[1:])
         jobs[loss.strategy].append(_Job(loss, row))
     launches = _band(jobs["band"], pool, room) if jobs["band"] else []
     if jobs["means"]:
