@@ -143,7 +143,7 @@ class Program:
         self._sizes = [end - start for start, end in extents]
         self._states: _Kept[State] = _Kept()
         self.fits: Callable[..., bool] = lambda *_: False
-        self.expect(grads)
+        """Answers at once for gradients like those of the last look-up."""
         by_dtype: dict[torch.dtype, list[Signal]] = {}
         for index, grad in enumerate(grads):
             shape = signal_shape(grad.shape, spec)
@@ -171,12 +171,6 @@ class Program:
     def launches(self) -> int:
         """Kernels of this package that one call launches."""
         return sum(len(group.plan.launches) for group in self.groups)
-
-    def expect(self, grads: Sequence[Tensor]) -> None:
-        """Let ``fits(*grads)`` answer at once for gradients like these."""
-        if TensorGuards is not None:
-            guards = TensorGuards(*grads, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-            self.fits = guards.check
 
     def state(self, grads: Sequence[Tensor]) -> State:
         """Memory for a call on the current stream: the stream's own, or a graph's own.
@@ -241,8 +235,9 @@ def find(grads: Sequence[Tensor], spec: FilterSpec) -> Program:
             "call the filter once before the CUDA graph is recorded"
         )
     program = _programs.take(key, lambda: Program(grads, spec))
-    if plain:
-        program.expect(grads)
+    if plain and TensorGuards is not None:
+        guards = TensorGuards(*grads, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        program.fits = guards.check
     if len(_latest) > MAX_KEPT:
         _latest.clear()
     _latest[spec, len(grads)] = program
