@@ -176,7 +176,9 @@ class Flow:
         """A linear layer on a map whose channels were moved last convolves it 1x1 (ConvNeXt)."""
         for read in self.before(node):
             if self._is(read, _PERMUTE):
-                return _channels_last(read)
+                dims = read.args[1:] or (read.kwargs.get("dims"),)
+                dims = _each(dims[0]) if len(dims) == 1 else dims
+                return len(dims) > 3 and dims == (0, *range(2, len(dims)), 1)
             if self.kind[read] != "linear map" and not self._is(read, _SAMPLEWISE):
                 return self.kind[read] == "conv" and self._is(read, (nn.Linear,))
         return False
@@ -352,15 +354,14 @@ class Flow:
     def _is_projection(self, arm: list[fx.Node], other: list[fx.Node]) -> bool:
         mine = [kernel for node in arm for kernel in self.kernels[node]]
         theirs = [kernel for node in other for kernel in self.kernels[node]]
-        if any(self.kind[node] == "placeholder" for node in (*arm, *other)):
-            return False
+        one_source = all(self.kind[node] != "placeholder" for node in (*arm, *other))
         pointwise = all(kernel.pointwise for kernel in mine)
         spatial = any(not kernel.pointwise for kernel in theirs)
         alike = len(mine) == len(theirs) == 1 and pointwise and spatial
         plain = ("linear map", "pool")
         straight = all(self.kernels[node] or self.kind[node] in plain for node in arm)
         weaker = len(mine) < len(theirs) or alike
-        return weaker and (straight or (len(mine) == 1 and pointwise))
+        return one_source and weaker and (straight or (len(mine) == 1 and pointwise))
 
     def first_layers(self) -> list[nn.Parameter]:
         """The convolutions applied to an input before any other layer, or else the linear ones."""
@@ -393,12 +394,6 @@ def _argument(node: fx.Node, position: int, *names: str) -> Any:
 def _each(value: Any) -> tuple[Any, ...]:
     """The numbers of an argument that is one of them or several."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
-
-
-def _channels_last(permute: fx.Node) -> bool:
-    dims = permute.args[1:] or (permute.kwargs.get("dims"),)
-    dims = _each(dims[0]) if len(dims) == 1 else dims
-    return len(dims) > 3 and dims == (0, *range(2, len(dims)), 1)
 
 
 def looks_like_attention(module: nn.Module) -> bool:
