@@ -117,8 +117,8 @@ def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule
     return Schedule(table, pool.array(double), room.length, borders.length, launches)
 
 
-def _kernel_hops(grids: Sequence[Grid]) -> dict[tuple[int, int], int]:
-    """Samples that the kernels' cells have, by the grid's own hop and its window's width.
+def _kernel_forms(grids: Sequence[Grid]) -> set[tuple[int, int]]:
+    """Samples that the kernels' cells have, and the width of their window.
 
     A cell may be shorter than the kernel's. So that few signals do not cost two launches of
     their own, they take the form of longer cells that are there anyway.
@@ -129,22 +129,18 @@ def _kernel_hops(grids: Sequence[Grid]) -> dict[tuple[int, int], int]:
     least = samples.total() / SMALL_SHARE
     kept = {key for key, share in samples.items() if share >= least} or {max(samples)}
     kept |= {key for key in samples if not any(k[1] == key[1] and k[0] >= key[0] for k in kept)}
-    return {
-        (grid.hop, grid.width): min(
-            hop for hop, width in kept if width == grid.width and hop >= grid.hop
-        )
-        for grid in grids
-    }
+    return kept
 
 
 def _band(jobs: Sequence[_Job], pool: _Pool, room: _Room) -> list[Launch]:
     grids = [job.grid for job in jobs]
     logs = {log for grid in grids for log in (grid.log_rows, grid.log_middle)}
     pool.add(numbers.roots, frozenset(logs))
-    hops = _kernel_hops(grids)
+    kept = _kernel_forms(grids)
     by_form: dict[tuple[int, int], list[_Job]] = {}
     for job in jobs:
-        hop, width = hops[job.grid.hop, job.grid.width], job.grid.width
+        width = job.grid.width
+        hop = min(form[0] for form in kept if form[1] == width and form[0] >= job.grid.hop)
         _place(job, hop, pool, room)
         by_form.setdefault((hop, width), []).append(job)
     forms = [
