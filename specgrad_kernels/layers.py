@@ -120,10 +120,7 @@ def select_layers(model: nn.Module, select: Selector = "auto") -> Selection:
     return Selection(taken, reasons)
 
 
-Decision = Callable[[str, nn.Parameter], tuple[bool, str]]
-
-
-def _decision(model: nn.Module, select: Selector) -> Decision:
+def _decision(model: nn.Module, select: Selector) -> Callable[..., tuple[bool, str]]:
     if isinstance(select, str) and select in PRESETS:
         return _Structure(model, select).decide
     takes: Callable[[str, nn.Parameter], Any]
