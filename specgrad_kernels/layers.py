@@ -203,9 +203,8 @@ class _Structure:
     def _last_kernel(self) -> int | None:
         """The kernel registered last, if it is not the only one and no linear layer follows."""
         layers = [m for m in self.model.modules() if kernels_of(m) or isinstance(m, nn.Linear)]
-        if len(layers) < 2 or isinstance(layers[-1], nn.Linear):
-            return None
-        return id(kernels_of(layers[-1])[0].parameter)
+        kernels = kernels_of(layers[-1]) if len(layers) > 1 else []
+        return id(kernels[0].parameter) if kernels else None
 
     def _heads(self) -> set[int]:
         """Linear layers that no other layer with weights comes after."""
