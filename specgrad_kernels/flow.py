@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,10 +22,9 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _POOLS = tuple(getattr(pooling, name) for name in pooling.__all__)
 LAYERS = (*_CONVOLVING, *NORMS, *EMBEDDINGS, *_POOLS, nn.Linear, nn.MultiheadAttention)
 _LINEAR_MAPS = (*NORMS, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-_ACTIVATIONS = [getattr(activation, n) for n in activation.__all__ if n != "MultiheadAttention"]
-_KEEP_PLACES = (nn.Linear, *_LINEAR_MAPS, *_ACTIVATIONS)
 _ACTIVATE = ("dropout", "relu", "gelu", "silu", "elu", "hardswish", "mish")
 _SAMPLEWISE = (
+    *(getattr(activation, name) for name in activation.__all__),
     *(getattr(functional, name) for name in _ACTIVATE),
     *(operator.mul, torch.mul, "mul", torch.relu, torch.sigmoid, torch.tanh),
 )
@@ -32,19 +32,18 @@ _SAMPLEWISE = (
 _POOL = tuple(getattr(functional, name) for name in dir(functional) if "_pool" in name)
 _ATTEND = functional.scaled_dot_product_attention
 _PRODUCT = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, operator.matmul, "matmul", "bmm")
-_KIND_OF_SEVERAL: dict[Any, str] = {
-    **dict.fromkeys((operator.add, operator.iadd, torch.add, "add", "add_"), "sum"),
-    **dict.fromkeys(_PRODUCT, "product"),
+_OPERATIONS: dict[str, tuple[Any, ...]] = {
+    "conv": (*_CONVOLVING, functional.conv1d, functional.conv2d, functional.conv3d),
+    "linear": (nn.Linear, functional.linear),
+    "embedding": EMBEDDINGS,
+    "linear map": _LINEAR_MAPS,
+    "sum": (operator.add, operator.iadd, torch.add, "add", "add_"),
+    "product": (*_PRODUCT, _ATTEND),
+    "join": (torch.cat, torch.concat, torch.concatenate),
+    "size": ("size", "dim", "numel"),
 }
-"""What a function of two activations or more does."""
-_KIND_OF_CALL: dict[Any, str] = {
-    **dict.fromkeys((functional.conv1d, functional.conv2d, functional.conv3d), "conv"),
-    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), "join"),
-    **dict.fromkeys(("size", "dim", "numel"), "size"),
-    functional.linear: "linear",
-    _ATTEND: "product",
-}
-_SOFTMAX = (functional.softmax, torch.softmax, "softmax")
+"""Classes of modules, functions and names of methods, by what they do."""
+_SOFTMAX = (nn.Softmax, functional.softmax, torch.softmax, "softmax", _ATTEND)
 _REDUCE = (torch.mean, torch.amax, torch.max, "mean", "amax", "max")
 _PERMUTE = (torch.permute, "permute")
 _SHAPED_LIKE = ("view_as", "reshape_as", "expand_as", "type_as")
@@ -70,7 +69,6 @@ class _Kernel:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     channels: tuple[int, int]
-    transposed: bool = False
     padded: bool = False
     linear: bool = False
 
@@ -78,20 +76,16 @@ class _Kernel:
     def pointwise(self) -> bool:
         return all(extent == 1 for extent in self.size)
 
-    @property
-    def cuts_patches(self) -> bool:
-        return self.size == self.stride and not self.pointwise
-
 
 def kernels_of(module: nn.Module) -> list[_Kernel]:
     """The kernel of a convolution; under weight or spectral norm, the tensor it is made from."""
     if not isinstance(module, _CONVOLVING):
         return []
-    transposed = isinstance(module, _TRANSPOSED)
     channels = (module.in_channels, module.out_channels)
-    rows, columns = reversed(channels) if not transposed else channels
+    rows, columns = channels if isinstance(module, _TRANSPOSED) else reversed(channels)
     shape = (rows, columns // module.groups, *module.kernel_size)
-    use = (module.kernel_size, module.stride, channels, transposed, _pads(module.padding))
+    padded = any(pad not in (0, "valid") for pad in _each(module.padding))
+    use = (module.kernel_size, module.stride, channels, padded)
     return [_Kernel(p, *use) for p in module.parameters() if tuple(p.shape) == shape]
 
 
@@ -114,17 +108,17 @@ class Flow:
 
     whole: the module holds all of the model's parameters, so its input and output are the model's.
     kind: what each node does; ``inputs``: the nodes whose activations it reads, without sizes
-    and weights; ``ancestors``: a bit set over the positions of all nodes it depends on.
+    and weights; ``behind``: the ``bit`` of the node and of all nodes that it depends on.
     """
 
     def __init__(self, module: nn.Module, graph: fx.Graph, whole: bool) -> None:
         self.module = module
         self.whole = whole
         self.nodes = list(graph.nodes)
-        self.position = {node: index for index, node in enumerate(self.nodes)}
+        self.bit = {node: 1 << index for index, node in enumerate(self.nodes)}
         self.kind: dict[fx.Node, str] = {}
         self.inputs: dict[fx.Node, list[fx.Node]] = {}
-        self.ancestors: dict[fx.Node, int] = {}
+        self.behind: dict[fx.Node, int] = {}
         self.kernels: dict[fx.Node, list[_Kernel]] = {}
         self.called = {
             node: module.get_submodule(str(node.target))
@@ -137,46 +131,56 @@ class Flow:
             inputs = inputs[:1] if node.target in _SHAPED_LIKE else inputs
             self.inputs[node] = inputs
             self.kind[node] = self._kind_of(node, len(inputs))
-            if self.kind[node] == "linear" and self._reads_channels_last(node):
-                self.kind[node] = "conv"
-            self.ancestors[node] = 0
+            self.behind[node] = self.bit[node]
             for source in inputs:
-                self.ancestors[node] |= self.ancestors[source] | 1 << self.position[source]
+                self.behind[node] |= self.behind[source]
             self.kernels[node] = self._kernels_at(node)
+
+    def _is(self, node: fx.Node, operations: tuple[Any, ...]) -> bool:
+        if node not in self.called:
+            return node.target in operations
+        return isinstance(self.called[node], tuple(o for o in operations if isinstance(o, type)))
 
     def _kind_of(self, node: fx.Node, inputs: int) -> str:
         if node.op in ("placeholder", "output"):
             return node.op
         if inputs == 0:
             return "constant"
-        if node.op == "call_module":
-            return _kind_of_module(self.called[node])
         if node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype"):
             return "size"
-        if node.target in _POOL:
-            adaptive = "adaptive" in getattr(node.target, "__name__", "")
-            return _kind_of_pool(_argument(node, 1, "output_size", "kernel_size"), adaptive)
-        if node.target in _REDUCE and _reduces_space(_argument(node, 1, "dim", "axis")):
-            return "global pool"
-        if inputs > 1 and node.target in _KIND_OF_SEVERAL:
-            return _KIND_OF_SEVERAL[node.target]
-        return _KIND_OF_CALL.get(node.target, "other")
+        if self._is(node, (*_POOLS, *_POOL)):
+            return self._kind_of_pool(node)
+        if self._is(node, _REDUCE):
+            reduced = _each(_argument(node, 1, "dim", "axis"))
+            return "global pool" if all(dim in (2, 3, 4, -1, -2) for dim in reduced) else "other"
+        kinds = (kind for kind, those in _OPERATIONS.items() if self._is(node, those))
+        kind = next(kinds, "other")
+        called = self.called.get(node)
+        if kind == "linear" and called is not None and self._reads_channels_last(node):
+            return "conv"
+        if kind in ("sum", "product") and inputs == 1 and node.target is not _ATTEND:
+            return "other"  # with a constant; attention may be that of a tensor to itself
+        if kind == "other" and called is not None and any(True for _ in called.parameters()):
+            return "linear map" if is_scale(called) else "opaque"
+        return kind
+
+    def _kind_of_pool(self, node: fx.Node) -> str:
+        """A pooling to one value is global; so is one whose window is computed from the input."""
+        size = _argument(node, 1, "output_size", "kernel_size")
+        size = getattr(self.called.get(node), "output_size", size)
+        adaptive = node in self.called or "adaptive" in getattr(node.target, "__name__", "")
+        whole = any(s == 1 if adaptive else isinstance(s, fx.Node) for s in _each(size))
+        return "global pool" if whole else "pool"
 
     def _reads_channels_last(self, node: fx.Node) -> bool:
         """A linear layer on a map whose channels were moved last convolves it 1x1 (ConvNeXt)."""
-        if node not in self.called:
-            return False
-        while len(self.inputs[node]) == 1:
-            node = self.inputs[node][0]
-            if node.target in _PERMUTE:
-                return _channels_last(node)
-            called = self.called.get(node)
-            if called is None:
-                keeps = node.target in _SAMPLEWISE
-            else:
-                keeps = isinstance(called, _KEEP_PLACES) or is_scale(called)
-            if not keeps:
-                return False
+        for read in self.before(node):
+            if self._is(read, _PERMUTE):
+                dims = read.args[1:] or (read.kwargs.get("dims"),)
+                dims = _each(dims[0]) if len(dims) == 1 else dims
+                return len(dims) > 3 and dims == (0, *range(2, len(dims)), 1)
+            if self.kind[read] != "linear map" and not self._is(read, _SAMPLEWISE):
+                return self.kind[read] == "conv" and self._is(read, (nn.Linear,))
         return False
 
     def _kernels_at(self, node: fx.Node) -> list[_Kernel]:
@@ -189,15 +193,13 @@ class Flow:
             return kernels_within(called)
         if self.kind[node] != "conv":
             return []
-        stride = _argument(node, 3, "stride")
+        stride = _each(_argument(node, 3, "stride") or 1)
+        padded = any(pad not in (0, "valid", None) for pad in _each(_argument(node, 4, "padding")))
         kernels = []
         for weight in self._parameters_behind(node):
-            size = tuple(weight.shape[2:])
-            several = isinstance(stride, (tuple, list))
-            strides = tuple(stride) if several else (stride or 1,) * len(size)
-            channels = (weight.shape[1], weight.shape[0])
-            padded = _pads(_argument(node, 4, "padding") or 0)
-            kernels.append(_Kernel(weight, size, strides, channels, padded=padded))
+            outputs, inputs, *size = weight.shape
+            strides = (stride * len(size))[: len(size)]
+            kernels.append(_Kernel(weight, tuple(size), strides, (inputs, outputs), padded))
         return kernels
 
     def _parameters_behind(self, node: fx.Node) -> Iterator[nn.Parameter]:
@@ -227,8 +229,8 @@ class Flow:
 
     def after(self, node: fx.Node) -> list[fx.Node]:
         """All nodes that depend on the node."""
-        bit = 1 << self.position[node]
-        return [later for later in self.nodes if self.ancestors[later] & bit]
+        _, *later = (each for each in self.nodes if self.behind[each] & self.bit[node])
+        return later
 
     def of_kind(self, kind: str) -> list[fx.Node]:
         return [node for node in self.nodes if self.kind[node] == kind]
@@ -238,10 +240,7 @@ class Flow:
         products = self.of_kind("product")
         reads = [read for product in products for read in self.inputs[product]]
         weights = [node for read in reads for node in (read, *self.before(read))]
-        return any(product.target is _ATTEND for product in products) or any(
-            node.target in _SOFTMAX or isinstance(self.called.get(node), nn.Softmax)
-            for node in weights
-        )
+        return any(self._is(node, _SOFTMAX) for node in (*products, *weights))
 
     def excluded(self, last: int | None) -> dict[fx.Node, str]:
         """Why a convolution of this flow is not part of the feature extractor.
@@ -250,7 +249,7 @@ class Flow:
         """
         reasons: dict[fx.Node, str] = {}
         for node in self.of_kind("conv"):
-            if any(kernel.transposed for kernel in self.kernels[node]):
+            if self._is(node, _TRANSPOSED):
                 reasons[node] = TRANSPOSED
             elif self._reads_pooled(node):
                 reasons[node] = GATE
@@ -272,9 +271,9 @@ class Flow:
         return self.kind[source] == "global pool"
 
     def _is_transition(self, node: fx.Node) -> bool:
-        cuts = any(kernel.cuts_patches for kernel in self.kernels[node])
+        cuts = any(k.size == k.stride and not k.pointwise for k in self.kernels[node])
         pooled = self._pointwise(node) and self._only_feeds_a_pool(node)
-        return (cuts or pooled) and self._reads_stage(node) and self._leads_on(node)
+        return (cuts or pooled) and self._is_between_stages(node)
 
     def _only_feeds_a_pool(self, node: fx.Node) -> bool:
         while len(readers := [n for n in node.users if node in self.inputs[n]]) == 1:
@@ -289,46 +288,40 @@ class Flow:
         Such a kernel is meant to cover its whole input: it is wider than the one before it, has no
         padding, and nothing but 1x1 kernels comes after it.
         """
-        nodes = [node for node in self.nodes if self.kernels[node]]
         # of an opaque part the order is unknown; as a classifier it begins with the wide kernel
-        inside = {node: sorted(self.kernels[node], key=lambda k: k.pointwise) for node in nodes}
-        kernels = [(kernel, node) for node in nodes for kernel in inside[node]]
+        inside = [(n, sorted(self.kernels[n], key=lambda k: k.pointwise)) for n in self.nodes]
+        kernels = [(kernel, node) for node, ordered in inside for kernel in ordered]
         spatial = [index for index, (kernel, _) in enumerate(kernels) if not kernel.pointwise]
         if len(spatial) < 2 or spatial[-1] == len(kernels) - 1:
             return []
-        (before, _), *follow = (
-            kernels[i] for i in (spatial[-2], *range(spatial[-1], len(kernels)))
-        )
+        (before, earlier), follow = kernels[spatial[-2]], kernels[spatial[-1] :]
         covers, first = follow[0]
         wider = len(covers.size) == len(before.size) and all(
             a > b for a, b in zip(covers.size, before.size, strict=True)
         )
         chained = all(a.channels[1] == b.channels[0] for (a, _), (b, _) in pairwise(follow))
         plain = not covers.padded and all(step == 1 for step in covers.stride)
-        alone = all(kernel is covers or kernel.pointwise for kernel in self.kernels[first])
+        alone = earlier is not first
         return [node for _, node in follow] if wider and chained and plain and alone else []
 
-    def _reads_stage(self, node: fx.Node) -> bool:
-        path = list(self.before(node))
-        source = path[-1] if path else node
+    def _is_between_stages(self, node: fx.Node) -> bool:
+        if self.whole and not any(self.kernels[later] for later in self.after(node)):
+            return False
+        source = self.source(node)
         if self.kind[source] == "placeholder":
             # a part of a model: what it reads is unseen, but a norm first says it is no image
-            return not self.whole and any(self.kind[n] == "linear map" for n in path)
+            return not self.whole and any(self.kind[n] == "linear map" for n in self.before(node))
         return self.kind[source] in ("sum", "join") or (
             self.kind[source] == "opaque" and bool(self.kernels[source])
         )
-
-    def _leads_on(self, node: fx.Node) -> bool:
-        return not self.whole or any(self.kernels[later] for later in self.after(node))
 
     def _is_head(self, node: fx.Node, last: int | None) -> bool:
         if not self._pointwise(node) or not (
             self.whole or any(id(kernel.parameter) == last for kernel in self.kernels[node])
         ):
             return False
-        before = self.ancestors[node]
-        follows = any(self.kernels[n] and before >> self.position[n] & 1 for n in self.nodes)
-        return (follows or not self.whole) and not any(
+        kernels = [n for n in self.nodes if self.kernels[n] and self.behind[node] & self.bit[n]]
+        return (len(kernels) > 1 or not self.whole) and not any(
             self.weighted(later)
             or self.kind[later] == "sum"
             or (later in self.called and any(True for _ in self.called[later].parameters()))
@@ -340,9 +333,7 @@ class Flow:
             for read in self.inputs[product]:
                 # the read node itself may be the projection
                 source = read if self.weighted(read) else self.source(read)
-                if self.weighted(source) and (
-                    self.kind[source] == "linear" or self._pointwise(source)
-                ):
+                if self.kind[source] == "linear" or self._pointwise(source):
                     yield source
         for node in self.of_kind("conv"):
             if self._pointwise(node) and self.kind[self.source(node)] == "product":
@@ -353,33 +344,31 @@ class Flow:
             for one, other in (self.inputs[total][:2], self.inputs[total][1::-1]):
                 arm = self._arm(one, other)
                 if self._is_projection(arm, self._arm(other, one)):
-                    yield from (node for node in arm if self.kernels[node])
+                    yield from arm
 
     def _arm(self, end: fx.Node, other: fx.Node) -> list[fx.Node]:
         """The nodes that lead to ``end`` and not to ``other``."""
-        own = self.ancestors[end] | 1 << self.position[end]
-        own &= ~(self.ancestors[other] | 1 << self.position[other])
-        return [node for node in self.nodes if own >> self.position[node] & 1]
+        own = self.behind[end] & ~self.behind[other]
+        return [node for node in self.nodes if own & self.bit[node]]
 
     def _is_projection(self, arm: list[fx.Node], other: list[fx.Node]) -> bool:
         mine = [kernel for node in arm for kernel in self.kernels[node]]
         theirs = [kernel for node in other for kernel in self.kernels[node]]
-        if not mine or any(self.kind[node] == "placeholder" for node in (*arm, *other)):
-            return False
+        one_source = all(self.kind[node] != "placeholder" for node in (*arm, *other))
         pointwise = all(kernel.pointwise for kernel in mine)
         spatial = any(not kernel.pointwise for kernel in theirs)
         alike = len(mine) == len(theirs) == 1 and pointwise and spatial
         plain = ("linear map", "pool")
         straight = all(self.kernels[node] or self.kind[node] in plain for node in arm)
         weaker = len(mine) < len(theirs) or alike
-        return weaker and (straight or (len(mine) == 1 and pointwise))
+        return one_source and weaker and (straight or (len(mine) == 1 and pointwise))
 
     def first_layers(self) -> list[nn.Parameter]:
         """The convolutions applied to an input before any other layer, or else the linear ones."""
         weighted = [node for node in self.nodes if self.weighted(node)]
         barred = set(self._attention_projections())
-        mask = sum(1 << self.position[node] for node in weighted)
-        first = [n for n in weighted if n not in barred and not self.ancestors[n] & mask]
+        mask = sum(self.bit[node] for node in weighted)
+        first = [n for n in weighted if n not in barred and self.behind[n] & mask == self.bit[n]]
         convolutions = [kernels[0].parameter for n in first if (kernels := self.kernels[n])]
         linears = (first_linear(self.called[n]) for n in first if n in self.called)
         return convolutions or [linear for linear in linears if linear is not None]
@@ -402,43 +391,9 @@ def _argument(node: fx.Node, position: int, *names: str) -> Any:
     return next((node.kwargs[name] for name in names if name in node.kwargs), None)
 
 
-def _pads(padding: Any) -> bool:
-    """Whether a convolution's ``padding`` adds anything."""
-    if isinstance(padding, str):
-        return padding != "valid"
-    return any(padding) if isinstance(padding, (tuple, list)) else padding != 0
-
-
-def _channels_last(permute: fx.Node) -> bool:
-    dims = permute.args[1:] or (permute.kwargs.get("dims"),)
-    dims = tuple(dims[0]) if isinstance(dims[0], (tuple, list)) else dims
-    return len(dims) > 3 and dims == (0, *range(2, len(dims)), 1)
-
-
-def _kind_of_module(module: nn.Module) -> str:
-    if isinstance(module, _CONVOLVING):
-        return "conv"
-    if isinstance(module, nn.Linear):
-        return "linear"
-    if isinstance(module, EMBEDDINGS):
-        return "embedding"
-    if isinstance(module, _POOLS):
-        return _kind_of_pool(getattr(module, "output_size", None), adaptive=True)
-    if isinstance(module, _LINEAR_MAPS) or is_scale(module):
-        return "linear map"
-    return "opaque" if any(True for _ in module.parameters()) else "other"
-
-
-def _kind_of_pool(size: Any, adaptive: bool) -> str:
-    """A pooling to one value is global; so is one whose window is computed from the input."""
-    sizes = size if isinstance(size, (tuple, list)) else (size,)
-    whole = any((adaptive and s == 1) or (not adaptive and isinstance(s, fx.Node)) for s in sizes)
-    return "global pool" if whole else "pool"
-
-
-def _reduces_space(dims: Any) -> bool:
-    dims = dims if isinstance(dims, (tuple, list)) else (dims,)
-    return all(dim in (2, 3, 4, -1, -2) for dim in dims)
+def _each(value: Any) -> tuple[Any, ...]:
+    """The numbers of an argument that is one of them or several."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def looks_like_attention(module: nn.Module) -> bool:
@@ -447,17 +402,15 @@ def looks_like_attention(module: nn.Module) -> bool:
         return True
     if isinstance(module, (nn.Sequential, nn.ModuleList)):
         return False
-    shapes = []
+    shapes: Counter[tuple[int, int]] = Counter()
     for child in module.children():
         layers = child.children() if isinstance(child, nn.Sequential) else (child,)
-        shapes += [(m.in_features, m.out_features) for m in layers if isinstance(m, nn.Linear)]
-    for width, inner in set(shapes):
-        if inner % 3 == 0 and (inner // 3, width) in shapes:
-            return True
-        back = shapes.count((inner, width)) - (3 if width == inner else 0)
-        if shapes.count((width, inner)) >= 3 and back > 0:
-            return True
-    return False
+        shapes.update((m.in_features, m.out_features) for m in layers if isinstance(m, nn.Linear))
+    return any(
+        (inner % 3 == 0 and (inner // 3, width) in shapes)
+        or (shapes[width, inner] >= 3 and shapes[inner, width] > 3 * (width == inner))
+        for width, inner in shapes
+    )
 
 
 def shortcut_by_shape(module: nn.Module) -> _Kernel | None:

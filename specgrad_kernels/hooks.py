@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,21 +56,31 @@ def attach(plan: FilterPlan, optimizer: Any) -> RemovableHandle:
     return handle
 
 
-@contextlib.contextmanager
-def filter_all_steps(plan: FilterPlan) -> Iterator[None]:
-    """Filter before the steps of all optimizers that update layers of ``plan``."""
-    handle = register_optimizer_step_pre_hook(_BeforeAnyStep(plan))
-    try:
-        yield
-    finally:
-        handle.remove()
+def filter_all_steps(plan: FilterPlan) -> RemovableHandle:
+    """Filter before the steps of all optimizers that update layers of ``plan``.
+
+    Of these layers each step filters those that its optimizer updates. The handle is a context.
+    """
+
+    def before_step(
+        stepping: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        updated = _updated(stepping)
+        own = [parameter for parameter in plan.parameters if id(parameter) in updated]
+        if not own or _unwrap(stepping, own) is not stepping:  # the inner one steps as well
+            return None
+        _refuse_second(plan, stepping)
+        return _BeforeStep(plan, updated)(stepping, args, kwargs)
+
+    return register_optimizer_step_pre_hook(before_step)
 
 
 class _BeforeStep:
     """The hook: filters now, or after each evaluation of the closure that the step was given."""
 
-    def __init__(self, plan: FilterPlan) -> None:
+    def __init__(self, plan: FilterPlan, updated: set[int] | None = None) -> None:
         self.plan = plan
+        self.updated = updated  # the plan's parameters of which gradients are filtered, or all
         self.has_run = False
 
     def __call__(
@@ -81,49 +89,29 @@ class _BeforeStep:
         self.has_run = True
         if _inside_own_step(stepping):
             return None
-        if len(args) > 1 and callable(args[1]):
-            return (args[0], self._filtering(stepping, args[1]), *args[2:]), kwargs
-        if callable(kwargs.get("closure")):
-            return args, {**kwargs, "closure": self._filtering(stepping, kwargs["closure"])}
-        self._filter(stepping)
-        return None
+        positional = len(args) > 1 and callable(args[1])
+        closure = args[1] if positional else kwargs.get("closure")
+        if not callable(closure):
+            self._filter(stepping)
+            return None
 
-    def _filtering(
-        self, stepping: torch.optim.Optimizer, closure: Callable[[], Any]
-    ) -> Callable[[], Any]:
         def evaluate() -> Any:
             loss = closure()
             self._filter(stepping)
             return loss
 
-        return evaluate
+        if positional:
+            return (args[0], evaluate, *args[2:]), kwargs
+        return args, {**kwargs, "closure": evaluate}
 
     def _filter(self, stepping: torch.optim.Optimizer) -> None:
         # looked up only where finding NaN and Inf waits for the device anyway
         if self.plan.spec.nonfinite == "raise" and bool(getattr(stepping, "found_inf", False)):
             return
-        self.plan.filter_grads_(self._grads(stepping))
-
-    def _grads(self, stepping: torch.optim.Optimizer) -> list[Tensor | None] | None:
-        return None
-
-
-class _BeforeAnyStep(_BeforeStep):
-    """The same for whichever optimizer steps: of the plan's layers, those that it updates."""
-
-    def __call__(
-        self, stepping: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        updated = _updated(stepping)
-        own = [parameter for parameter in self.plan.parameters if id(parameter) in updated]
-        if not own or _unwrap(stepping, own) is not stepping:  # the inner one steps as well
-            return None
-        _refuse_second(self.plan, stepping)
-        return super().__call__(stepping, args, kwargs)
-
-    def _grads(self, stepping: torch.optim.Optimizer) -> list[Tensor | None] | None:
-        updated = _updated(stepping)
-        return [p.grad if id(p) in updated else None for p in self.plan.parameters]
+        grads = None
+        if self.updated is not None:
+            grads = [p.grad if id(p) in self.updated else None for p in self.plan.parameters]
+        self.plan.filter_grads_(grads)
 
 
 def _updated(optimizer: Any) -> set[int]:

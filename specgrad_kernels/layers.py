@@ -120,70 +120,45 @@ def select_layers(model: nn.Module, select: Selector = "auto") -> Selection:
     return Selection(taken, reasons)
 
 
-Decision = Callable[[str, nn.Parameter], tuple[bool, str]]
-
-
-def _decision(model: nn.Module, select: Selector) -> Decision:
+def _decision(model: nn.Module, select: Selector) -> Callable[..., tuple[bool, str]]:
+    if isinstance(select, str) and select in PRESETS:
+        return _Structure(model, select).decide
+    takes: Callable[[str, nn.Parameter], Any]
     if isinstance(select, str):
-        return _by_structure(model, select) if select in PRESETS else _by_regex(select)
-    if callable(select):
-        return _by(select, "chosen by the callable", "not chosen by the callable")
-    raise TypeError(
-        f"select must be one of {', '.join(PRESETS)}, a regular expression or a callable "
-        f"(name, parameter) -> bool; got {select!r} of type {type(select).__name__}"
-    )
-
-
-def _by(takes: Callable[[str, nn.Parameter], Any], why: str, why_not: str) -> Decision:
+        try:
+            pattern = re.compile(select)
+        except re.error as error:
+            raise ValueError(
+                f"select={select!r} is no regular expression ({error}); escape it with re.escape, "
+                f"or use one of {', '.join(PRESETS)}"
+            ) from None
+        takes, why = lambda name, parameter: pattern.search(name), f"matches {select!r}"
+        why_not = f"does not match {select!r}"
+    elif callable(select):
+        takes, why, why_not = select, "chosen by the callable", "not chosen by the callable"
+    else:
+        raise TypeError(
+            f"select must be one of {', '.join(PRESETS)}, a regular expression or a callable "
+            f"(name, parameter) -> bool; got {select!r} of type {type(select).__name__}"
+        )
     return lambda name, parameter: (True, why) if takes(name, parameter) else (False, why_not)
-
-
-def _by_regex(select: str) -> Decision:
-    try:
-        pattern = re.compile(select)
-    except re.error as error:
-        raise ValueError(
-            f"select={select!r} is no regular expression ({error}); escape it with re.escape, or "
-            f"use one of {', '.join(PRESETS)}"
-        ) from None
-    matches, matches_not = f"matches {select!r}", f"does not match {select!r}"
-    return _by(lambda name, parameter: pattern.search(name), matches, matches_not)
-
-
-def _by_structure(model: nn.Module, preset: str) -> Decision:
-    structure = _Structure(model)
-
-    def decide(name: str, parameter: nn.Parameter) -> tuple[bool, str]:
-        take, reason = structure.verdict(parameter)
-        kernel = structure.kernels.get(id(parameter))
-        if kernel and preset == "all_conv" and not take:
-            return True, f"{reason}, taken by all_conv"
-        if kernel and preset == "spatial_only" and take and kernel.pointwise:
-            return False, "1x1 kernel, left out by spatial_only"
-        return take, reason
-
-    return decide
 
 
 class _Structure:
     """What every parameter of a model is for."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, preset: str) -> None:
         self.model = model
+        self.preset = preset
         self.kernels = {id(k.parameter): k for k in kernels_within(model)}
         self.owners = {
             id(parameter): module
             for module in reversed(list(model.modules()))
-            for parameter in module._parameters.values()
-            if parameter is not None
+            for parameter in module.parameters(recurse=False)
         }
         self.flows: list[Flow] = []
         self.unfollowed: list[nn.Module] = []
         self._follow(model, set())
-        for each in self.flows:
-            for node in each.of_kind("conv"):
-                for kernel in each.kernels[node]:
-                    self.kernels.setdefault(id(kernel.parameter), kernel)
         self.excluded = self._excluded()
         self.heads = self._heads()
         self.patches = self._patch_embedding() if self._is_transformer() else None
@@ -195,9 +170,7 @@ class _Structure:
             return
         seen.add(id(module))
         graph, opaque = trace(module)
-        if graph is None:
-            opaque = [module]
-        else:
+        if graph is not None:
             whole = len(list(module.parameters())) == len(self.owners)
             self.flows.append(Flow(module, graph, whole))
         for part in opaque:
@@ -219,6 +192,8 @@ class _Structure:
             for node, kernels in each.kernels.items():
                 for kernel in kernels:
                     if each.kind[node] == "conv":
+                        # functional ones, and linear layers that convolve, are known from here
+                        self.kernels.setdefault(id(kernel.parameter), kernel)
                         uses.setdefault(id(kernel.parameter), []).append(reasons.get(node))
                     elif node in reasons:
                         forced[id(kernel.parameter)] = reasons[node]
@@ -228,9 +203,8 @@ class _Structure:
     def _last_kernel(self) -> int | None:
         """The kernel registered last, if it is not the only one and no linear layer follows."""
         layers = [m for m in self.model.modules() if kernels_of(m) or isinstance(m, nn.Linear)]
-        if len(layers) < 2 or isinstance(layers[-1], nn.Linear):
-            return None
-        return id(kernels_of(layers[-1])[0].parameter)
+        kernels = kernels_of(layers[-1]) if len(layers) > 1 else []
+        return id(kernels[0].parameter) if kernels else None
 
     def _heads(self) -> set[int]:
         """Linear layers that no other layer with weights comes after."""
@@ -242,27 +216,23 @@ class _Structure:
         return heads
 
     def _is_transformer(self) -> bool:
+        modules = list(self.model.modules())
         convolved = sum(
             kernel.parameter.numel() for kernel in self.kernels.values() if not kernel.linear
         )
         linear = sum(
             parameter.numel()
-            for module in self.model.modules()
+            for module in modules
             if isinstance(module, (nn.Linear, nn.MultiheadAttention))
-            for parameter in module._parameters.values()
-            if parameter is not None
+            for parameter in module.parameters(recurse=False)
         )
-        return linear > convolved and self._attends()
-
-    def _attends(self) -> bool:
-        modules = list(self.model.modules())
-        if any(isinstance(module, nn.MultiheadAttention) for module in modules):
-            return True
         # equal linear layers side by side are attention only if something can multiply them
         multiplies = any(each.of_kind("product") for each in self.flows)
-        suspects = modules if multiplies else self.unfollowed
-        return any(each.attends() for each in self.flows) or any(
-            map(flow.looks_like_attention, suspects)
+        own = [module for module in modules if isinstance(module, nn.MultiheadAttention)]
+        suspects = modules if multiplies else [*self.unfollowed, *own]
+        return linear > convolved and (
+            any(each.attends() for each in self.flows)
+            or any(map(flow.looks_like_attention, suspects))
         )
 
     def _patch_embedding(self) -> set[int]:
@@ -274,7 +244,17 @@ class _Structure:
         linear = flow.first_linear(self.model)
         return set() if linear is None else {id(linear)}
 
-    def verdict(self, parameter: nn.Parameter) -> tuple[bool, str]:
+    def decide(self, name: str, parameter: nn.Parameter) -> tuple[bool, str]:
+        """Whether the preset takes the parameter, and why."""
+        take, reason = self._verdict(parameter)
+        kernel = self.kernels.get(id(parameter))
+        if kernel and self.preset == "all_conv" and not take:
+            return True, f"{reason}, taken by all_conv"
+        if kernel and self.preset == "spatial_only" and take and kernel.pointwise:
+            return False, "1x1 kernel, left out by spatial_only"
+        return take, reason
+
+    def _verdict(self, parameter: nn.Parameter) -> tuple[bool, str]:
         """Whether the paper's rule takes the parameter, and why."""
         key = id(parameter)
         if self.patches is not None and key in self.patches:

@@ -32,7 +32,7 @@ def _program_number(
     """The operator's argument for a spec, by its name or its fields."""
     found = _SPECS[spec] if isinstance(spec, str) else _make_spec(*spec)
     found.check_count(tensors)
-    return program.find_for_graph(found.select(present), backend, device).handle
+    return program.find(found.select(present), backend, device).number_for_graphs()
 
 
 # What torch.compiler.assume_constant_result does, without importing the whole compiler with

@@ -64,7 +64,7 @@ class FilterPlan:
         self.backend = backend
         self.names = [name for name, _ in named]
         self._shapes = [tuple(parameter.shape) for _, parameter in named]
-        self._hold([parameter for _, parameter in named])
+        self._parameters: list[nn.Parameter] | None = [parameter for _, parameter in named]
         self._graph_name = ops.name_for_graphs(self.spec)
         self._on_cpu: program.Program | None = None
         self._program_of(self.parameters)
@@ -80,12 +80,6 @@ class FilterPlan:
     ) -> FilterPlan:
         """A plan for the layers that ``select_layers(model, select)`` takes."""
         return cls(select_layers(model, select).taken.items(), spec, backend=backend)
-
-    def _hold(self, parameters: list[nn.Parameter]) -> None:
-        self._parameters: list[nn.Parameter] | None = parameters
-        # those of the usual step, about which nothing is left to be asked
-        meta = any(parameter.is_meta for parameter in parameters)
-        self._ready = None if meta else parameters or None
 
     def _refuse_meta(self) -> None:
         """Giving a model of meta tensors memory replaces its parameters, and the plan has none."""
@@ -113,7 +107,7 @@ class FilterPlan:
             if name not in own or tuple(own[name].shape) != shape:
                 found = tuple(own[name].shape) if name in own else "no such parameter"
                 raise ValueError(f"the plan filters {name} of shape {shape}; the model has {found}")
-        self._hold([own[name] for name in self.names])
+        self._parameters = [own[name] for name in self.names]
         return self
 
     def _program_of(self, tensors: Sequence[Tensor]) -> program.Program:
@@ -129,20 +123,20 @@ class FilterPlan:
         if is_compiling():
             ops.trace(self._listed(grads), self._graph_name, self.backend)
             return
-        ready = self._ready
-        if grads is None and ready is not None:
-            present = [grad for each in ready if (grad := each.grad) is not None]
-            if len(present) == len(ready):
+        parameters = self._parameters
+        if grads is None and parameters:
+            present = [grad for each in parameters if (grad := each.grad) is not None]
+            if len(present) == len(parameters):
                 at_hand = self._on_cpu if present[0].is_cpu else None
-                (at_hand or self._program_of(present)).run(present)
-                return
+                if at_hand or not present[0].is_meta:
+                    (at_hand or self._program_of(present)).run(present)
+                    return
         ops.apply(self._listed(grads), self.spec, self.backend)
 
     def _listed(self, grads: Sequence[Tensor | None] | None) -> Sequence[Tensor | None]:
         """The gradients in the plan's order, some of them missing."""
         if grads is None:
-            if self._ready is None:
-                self._refuse_meta()
+            self._refuse_meta()
             return [parameter.grad for parameter in self.parameters]
         if isinstance(grads, Tensor):
             raise TypeError("grads must be a list of tensors; got a single tensor, pass [grad]")
@@ -204,7 +198,7 @@ class FilterPlan:
         return f"FilterPlan({len(self.names)} layers, {self.spec})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parameters": None, "_ready": None, "_on_cpu": None}
+        return {**self.__dict__, "_parameters": None, "_on_cpu": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -218,6 +212,5 @@ class FilterPlan:
     def __deepcopy__(self, memo: dict[int, Any]) -> FilterPlan:
         """Like an optimizer's: copied together with its model, it filters the copy."""
         twin = copy.copy(self)
-        if self._parameters is not None:
-            twin._hold(copy.deepcopy(self._parameters, memo))
+        twin._parameters = copy.deepcopy(self._parameters, memo)
         return twin

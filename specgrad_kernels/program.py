@@ -40,14 +40,18 @@ class Program:
             # after a break in a graph the kernel is given values that no longer say so
             checks.check_grads(grads, self.spec)
         if peek_interpreter_stack() is not None:  # inside vmap: the operator has a rule for it
-            _IN_GRAPHS[self.handle] = self
-            torch.ops.specgrad.filter_grads_.default(grads, self.handle)
+            torch.ops.specgrad.filter_grads_.default(grads, self.number_for_graphs())
         elif self._plain:
             self._run(grads, self.spec)
         elif is_sample_order(self.spec.order):
             self._run_on_samples(grads)
         else:
             self._run(permute_axes(grads, self.spec), self.spec)
+
+    def number_for_graphs(self) -> int:
+        """The operator's argument, known as long as the process lives."""
+        _IN_GRAPHS[self.handle] = self
+        return self.handle
 
     def _run_on_samples(self, grads: list[Tensor]) -> None:
         spec = self.spec
@@ -76,13 +80,6 @@ def find(spec: FilterSpec, backend: str, device: torch.device) -> Program:
     """The program for a job; a backend asked for by name must serve it."""
     program = Program(spec, choose(backend, spec, device))
     return _PROGRAMS.setdefault(program.handle, program)
-
-
-def find_for_graph(spec: FilterSpec, backend: str, device: torch.device) -> Program:
-    """Likewise, kept for good."""
-    program = find(spec, backend, device)
-    _IN_GRAPHS[program.handle] = program
-    return program
 
 
 def _of_handle(handle: int) -> Program:

@@ -35,11 +35,10 @@ def stand_ins(root: nn.Module) -> dict[int, nn.Module]:
     # a script module keeps its state where no attribute of it can be copied
     modules = [m for m in root.modules() if not isinstance(m, torch.jit.ScriptModule)]
     twins: dict[int, Any] = {id(module): object.__new__(type(module)) for module in modules}
-    found = dict(twins)
     for module in modules:
         state = {name: _twin(value, twins) for name, value in vars(module).items()}
-        found[id(module)].__dict__.update(state | {name: OrderedDict() for name in _HOOKS})
-    return found
+        twins[id(module)].__dict__.update(state | {name: OrderedDict() for name in _HOOKS})
+    return twins
 
 
 def _twin(value: Any, twins: dict[int, Any]) -> Any:
@@ -52,11 +51,9 @@ def _twin(value: Any, twins: dict[int, Any]) -> Any:
         return MethodType(value.__func__, _twin(value.__self__, twins))
     elif type(value) in _CONTAINERS:
         twin = twins[id(value)] = copy.copy(value)
-        if isinstance(twin, dict):
-            twin.update({key: _twin(item, twins) for key, item in value.items()})
-        elif not isinstance(twin, set):
-            for index, item in enumerate(value):
-                twin[index] = _twin(item, twins)
+        places = value if isinstance(value, dict) else range(len(value))
+        for place in () if isinstance(value, set) else places:
+            twin[place] = _twin(value[place], twins)
     return twins.get(id(value), value)
 
 
@@ -67,7 +64,7 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.twins = twins
         self.thread = threading.get_ident()
-        self.opaque: list[nn.Module] = []
+        self.opaque: list[str] = []
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return (
@@ -99,12 +96,12 @@ class _Tracer(fx.Tracer):
             for node in reversed(list(self.graph.nodes)[followed:]):
                 self.graph.erase_node(node)
             self.module_stack = stack
-            self.opaque.append(m)
-            return self.create_proxy("call_module", self.path_of_module(m), args, kwargs)
+            self.opaque.append(self.path_of_module(m))
+            return self.create_proxy("call_module", self.opaque[-1], args, kwargs)
 
 
 def trace(module: nn.Module) -> tuple[fx.Graph | None, list[nn.Module]]:
-    """The graph of ``forward``, or None if it cannot be followed, and the opaque submodules."""
+    """The graph of ``forward``, and the opaque submodules; or None, and the module itself."""
     try:
         twins = stand_ins(module)
         tracer = _Tracer(twins)
@@ -115,6 +112,5 @@ def trace(module: nn.Module) -> tuple[fx.Graph | None, list[nn.Module]]:
             graph = tracer.trace(root, defaults or None)
     except Exception:
         # the caller then follows the children, and judges the module itself by its shapes
-        return None, []
-    originals = {id(twins[id(m)]): m for m in module.modules() if id(m) in twins}
-    return graph, [originals.get(id(m), m) for m in tracer.opaque]
+        return None, [module]
+    return graph, [module.get_submodule(path) for path in tracer.opaque]

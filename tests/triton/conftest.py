@@ -48,8 +48,10 @@ def large_tiles(monkeypatch):
 def forget():
     """No plan from before the sizes changed."""
 
-    from specgrad_kernels.backends.triton import grid, launch
+    from triton_tools.compare import forget_programs
+
+    from specgrad_kernels.backends.triton import grid
 
     grid.split_cells.cache_clear()
     grid.plan_grid.cache_clear()
-    launch.forget()
+    forget_programs()

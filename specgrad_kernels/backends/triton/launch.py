@@ -16,7 +16,7 @@ from specgrad_kernels import checks, overlap
 from specgrad_kernels.backends import torch_ref
 from specgrad_kernels.backends.triton import handles, schedule, targets
 from specgrad_kernels.backends.triton.handles import AddressTable
-from specgrad_kernels.backends.triton.signals import Signal, can_walk, loss_of, signals_of
+from specgrad_kernels.backends.triton.signals import Signal, loss_of, signals_of
 from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
 
@@ -143,7 +143,7 @@ class Program:
         self._sizes = [end - start for start, end in extents]
         self._states: _Kept[State] = _Kept()
         self.fits: Callable[..., bool] = lambda *_: False
-        self.expect(grads)
+        """Answers at once for gradients like those of the last look-up."""
         by_dtype: dict[torch.dtype, list[Signal]] = {}
         for index, grad in enumerate(grads):
             shape = signal_shape(grad.shape, spec)
@@ -154,11 +154,11 @@ class Program:
             if strategy == "stacked":
                 self.stacked.append(index)
                 continue
-            walked = grad
-            if not can_walk(grad, stack_dims):
+            signals = signals_of(grad, index, stack_dims)
+            if not signals:
                 self.copied.append(index)
-                walked = torch.empty(grad.shape, dtype=grad.dtype, device="meta")
-            by_dtype.setdefault(grad.dtype, []).extend(signals_of(walked, index, stack_dims))
+                signals = signals_of(torch.empty(grad.shape, device="meta"), index, stack_dims)
+            by_dtype.setdefault(grad.dtype, []).extend(signals)
         self.groups = [
             Group(schedule.build(signals, spec, dtype is torch.float64), dtype, self.device)
             for dtype, signals in by_dtype.items()
@@ -171,12 +171,6 @@ class Program:
     def launches(self) -> int:
         """Kernels of this package that one call launches."""
         return sum(len(group.plan.launches) for group in self.groups)
-
-    def expect(self, grads: Sequence[Tensor]) -> None:
-        """Let ``fits(*grads)`` answer at once for gradients like these."""
-        if TensorGuards is not None:
-            guards = TensorGuards(*grads, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-            self.fits = guards.check
 
     def state(self, grads: Sequence[Tensor]) -> State:
         """Memory for a call on the current stream: the stream's own, or a graph's own.
@@ -241,18 +235,13 @@ def find(grads: Sequence[Tensor], spec: FilterSpec) -> Program:
             "call the filter once before the CUDA graph is recorded"
         )
     program = _programs.take(key, lambda: Program(grads, spec))
-    if plain:
-        program.expect(grads)
+    if plain and TensorGuards is not None:
+        guards = TensorGuards(*grads, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        program.fits = guards.check
     if len(_latest) > MAX_KEPT:
         _latest.clear()
     _latest[spec, len(grads)] = program
     return program
-
-
-def forget() -> None:
-    """Drop everything that is kept from call to call."""
-    _programs.clear()
-    _latest.clear()
 
 
 def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:

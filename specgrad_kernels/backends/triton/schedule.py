@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specgrad_kernels.backends.triton import fields, numbers, targets
 from specgrad_kernels.backends.triton.grid import WIDE_LINE, Grid
-from specgrad_kernels.backends.triton.signals import Loss, Signal, loss_of
+from specgrad_kernels.backends.triton.signals import Loss, Signal, loss_of, plain_signal
 from specgrad_kernels.design import Array
 from specgrad_kernels.kinds import BOUNDARIES, LocalAverage
 from specgrad_kernels.spec import FilterSpec
@@ -105,7 +105,7 @@ def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule
         loss = loss_of(spec, signal.d, signal.index, double)
         loss = losses.setdefault(loss, loss)  # equal ones work their gains out once
         row = {"SLOT": signal.index, "LAYOUT": position, "CELLS": signal.d}
-        row["PLAIN"] = int(not signal.strided)
+        row["PLAIN"] = int(signal.layout[1:] == plain_signal(signal.d, 0).layout[1:])
         jobs[loss.strategy].append(_Job(loss, row))
     launches = _band(jobs["band"], pool, room) if jobs["band"] else []
     if jobs["means"]:
@@ -117,8 +117,8 @@ def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule
     return Schedule(table, pool.array(double), room.length, borders.length, launches)
 
 
-def _kernel_hops(grids: Sequence[Grid]) -> dict[tuple[int, int], int]:
-    """Samples that the kernels' cells have, by the grid's own hop and its window's width.
+def _kernel_forms(grids: Sequence[Grid]) -> set[tuple[int, int]]:
+    """Samples that the kernels' cells have, and the width of their window.
 
     A cell may be shorter than the kernel's. So that few signals do not cost two launches of
     their own, they take the form of longer cells that are there anyway.
@@ -129,22 +129,18 @@ def _kernel_hops(grids: Sequence[Grid]) -> dict[tuple[int, int], int]:
     least = samples.total() / SMALL_SHARE
     kept = {key for key, share in samples.items() if share >= least} or {max(samples)}
     kept |= {key for key in samples if not any(k[1] == key[1] and k[0] >= key[0] for k in kept)}
-    return {
-        (grid.hop, grid.width): min(
-            hop for hop, width in kept if width == grid.width and hop >= grid.hop
-        )
-        for grid in grids
-    }
+    return kept
 
 
 def _band(jobs: Sequence[_Job], pool: _Pool, room: _Room) -> list[Launch]:
     grids = [job.grid for job in jobs]
     logs = {log for grid in grids for log in (grid.log_rows, grid.log_middle)}
     pool.add(numbers.roots, frozenset(logs))
-    hops = _kernel_hops(grids)
+    kept = _kernel_forms(grids)
     by_form: dict[tuple[int, int], list[_Job]] = {}
     for job in jobs:
-        hop, width = hops[job.grid.hop, job.grid.width], job.grid.width
+        width = job.grid.width
+        hop = min(form[0] for form in kept if form[1] == width and form[0] >= job.grid.hop)
         _place(job, hop, pool, room)
         by_form.setdefault((hop, width), []).append(job)
     forms = [
@@ -255,12 +251,10 @@ def _detrend(jobs: Sequence[_Job], boundary: str, pool: _Pool, borders: _Room) -
             "TAPS": pool.add(numbers.weights, average, key=job.loss),
         }
         filters += job.programs(range(tiles))
-        for border in range(tiles + 1):
+        for border in range(tiles + 1 if saved else 0):
             copies += job.programs(range(0, items, targets.SPAN), BIN=border)
     sizes = {"BOUNDARY": BOUNDARIES.index(boundary), "TILE": tile}
-    launches = (
-        [_launch("save_borders", copies, SPAN=targets.SPAN, **sizes)] if saved and copies else []
-    )
+    launches = [_launch("save_borders", copies, SPAN=targets.SPAN, **sizes)] if copies else []
     if saved:
         # What lies outside was saved by then: only the division by counted weights is left.
         sizes["BOUNDARY"] = min(sizes["BOUNDARY"], BOUNDARIES.index("circular"))

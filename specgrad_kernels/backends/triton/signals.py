@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from specgrad_kernels.backends.triton import fields, numbers
+from specgrad_kernels.backends.triton import numbers
 from specgrad_kernels.backends.triton.grid import Grid, plan_grid
 from specgrad_kernels.design import Array
 from specgrad_kernels.kinds import Bins, LocalAverage, Numbers
@@ -78,22 +78,16 @@ class Signal:
     d: int
     layout: tuple[int, ...]
 
-    @property
-    def strided(self) -> bool:
-        """Whether sample ``n`` is anywhere but ``n`` elements after the first."""
-        return self.layout[fields.SIZE3.value] != self.d or self.layout[fields.STRIDE3.value] != 1
-
-
-def can_walk(grad: Tensor, stack_dims: int) -> bool:
-    """Whether a kernel can follow the tensor's layout without a copy."""
-    sizes, _ = collapse(grad.shape[stack_dims:], grad.stride()[stack_dims:])
-    return len(sizes) <= MAX_DIMENSIONS
-
 
 def signals_of(grad: Tensor, index: int, stack_dims: int) -> list[Signal]:
-    """The signals of one tensor: itself, or the entries of its stack."""
+    """The signals of one tensor: itself, or the entries of its stack.
+
+    None where no kernel can follow the tensor's layout without a copy.
+    """
     sizes, strides = collapse(grad.shape[stack_dims:], grad.stride()[stack_dims:])
     missing = MAX_DIMENSIONS - len(sizes)
+    if missing < 0:
+        return []
     walk = [*([1] * missing + sizes)[1:], *[0] * missing, *strides]
     entries = itertools.product(*(range(size) for size in grad.shape[:stack_dims]))
     bases = (sum(map(operator.mul, entry, grad.stride())) for entry in entries)
@@ -101,5 +95,5 @@ def signals_of(grad: Tensor, index: int, stack_dims: int) -> list[Signal]:
 
 
 def plain_signal(d: int, index: int) -> Signal:
-    """A contiguous signal that is a tensor of its own."""
+    """A contiguous signal that is a tensor of its own: sample ``n`` is ``n`` elements on."""
     return Signal(index, d, (0, 1, 1, d, 0, 0, 0, 1))

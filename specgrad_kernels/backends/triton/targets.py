@@ -45,11 +45,6 @@ def rows_of(hop: int) -> int:
     return TILE_SAMPLES // hop
 
 
-def run_of(dtype: torch.dtype) -> int:
-    """Neighbouring samples that a thread smooths together."""
-    return 8 if dtype.itemsize == 2 else 4
-
-
 def tile_of(radius: int) -> int:
     """Samples of a program of ``subtract_smooth``."""
     return 2048 if radius <= 64 else 4096
@@ -87,7 +82,7 @@ def constants_of(
         "ELEMENT": getattr(tl, str(dtype).removeprefix("torch.")),
         "REAL": finest if kernel in COARSE else real,
         "SUM": finest,
-        "RUN": run_of(dtype),
+        "RUN": 8 if dtype.itemsize == 2 else 4,  # samples that a thread smooths together
         **sizes,
     }
     return {name: known[name] for name in KERNELS[kernel].arg_names if name in known}

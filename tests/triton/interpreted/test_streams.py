@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from triton_tools.compare import random_grads, reference
+from triton_tools.compare import forget_programs, random_grads, reference
 
 from specgrad_kernels.backends.triton import launch
 from specgrad_kernels.backends.triton.handles import AddressTable
@@ -16,7 +16,7 @@ LENGTHS = [144, 160]
 @pytest.fixture
 def on_stream(monkeypatch):
     """Pretend that calls happen on a stream."""
-    launch.forget()
+    forget_programs()
 
     def use(stream):
         monkeypatch.setattr(launch, "stream_of", lambda device: (stream, False))

@@ -19,8 +19,8 @@ def _the_device():
 @pytest.fixture
 def device(_the_device):
     """The device of this process, with nothing left of other tests."""
-    from specgrad_kernels.backends.triton import launch
+    from triton_tools.compare import forget_programs
 
-    launch.forget()
+    forget_programs()
     _the_device.forget()
     return _the_device

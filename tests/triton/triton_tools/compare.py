@@ -20,6 +20,12 @@ TOLERANCE = {
 }
 
 
+def forget_programs() -> None:
+    """Drop everything that is kept from call to call."""
+    launch._programs.clear()
+    launch._latest.clear()
+
+
 def random_grads(
     shapes: Sequence[int | tuple[int, ...]], dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> list[Tensor]:
