@@ -93,7 +93,7 @@ static void spread(const BandPlan<T>& plan, const Signal& signal, int64_t begin,
     const int64_t whole = ceil_div(count, block) * block;
     const int64_t samples = (count - 1) * plan.hop + plan.hop * plan.width;
     const int64_t needed = (whole - 1) * plan.hop + reach;
-    read_circular(signal, start, start + samples, scratch);
+    read_extended(signal, Boundary::circular, start, start + samples, scratch);
     std::fill(scratch + samples, scratch + needed, T(0));
     alignas(64) T sums[kSpreadCells];
     spread_block(plan, scratch, whole, sums);

@@ -4,40 +4,6 @@
 // A chunk of samples is handled by one thread. What lies beyond its two ends is saved before
 // any chunk is written, so that no chunk sees another's result.
 
-// Where sample i of the extended signal comes from, or -1 for a zero.
-static inline int64_t extended_index(int64_t i, int64_t d, Boundary boundary) {
-  if (i >= 0 && i < d) return i;
-  switch (boundary) {
-    case Boundary::count: return -1;
-    case Boundary::circular: return ((i % d) + d) % d;
-    case Boundary::reflect: return i < 0 ? -i : 2 * (d - 1) - i;
-    case Boundary::replicate: return i < 0 ? 0 : d - 1;
-  }
-  return -1;
-}
-
-// Samples [begin, end) of the signal continued beyond its ends.
-template <class T>
-static void read_extended(const DetrendPlan<T>& plan, const Signal& signal, int64_t begin,
-                          int64_t end, T* out) {
-  const int64_t d = signal.layout->d;
-  for (int64_t i = begin; i < end;) {
-    if (i >= 0 && i < d) {
-      const int64_t stop = std::min(end, d);
-      read_samples(signal, i, stop, out + (i - begin));
-      i = stop;
-      continue;
-    }
-    const int64_t index = extended_index(i, d, plan.boundary);
-    if (index < 0) {
-      out[i - begin] = T(0);
-    } else {
-      read_samples(signal, index, index + 1, out + (i - begin));
-    }
-    ++i;
-  }
-}
-
 // Vectors of sums that are computed together, in half of the registers.
 constexpr int kDetrendVectors = kRegisters / 2;
 

@@ -164,8 +164,8 @@ class Builder {
       });
     };
     add_chunks([=, &plan](const Piece& piece, int64_t from, int64_t to, T* left, T* right) {
-      kernels<T>().read_extended(plan, piece.signal, from - radius, from, left);
-      kernels<T>().read_extended(plan, piece.signal, to, to + radius, right);
+      kernels<T>().read_extended(piece.signal, plan.boundary, from - radius, from, left);
+      kernels<T>().read_extended(piece.signal, plan.boundary, to, to + radius, right);
     });
     add_chunks([&plan](const Piece& piece, int64_t from, int64_t to, T* left, T* right) {
       kernels<T>().detrend(plan, piece.signal, from, to, left, right, piece.scratch);

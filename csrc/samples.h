@@ -96,15 +96,31 @@ static inline bool is_direct(const Signal& signal) {
   return signal.layout->dtype == own && signal.layout->contiguous();
 }
 
-// Samples [begin, end) of the signal continued periodically.
+// Where sample i of the extended signal comes from, or -1 for a zero.
+static inline int64_t extended_index(int64_t i, int64_t d, Boundary boundary) {
+  if (i >= 0 && i < d) return i;
+  switch (boundary) {
+    case Boundary::count: return -1;
+    case Boundary::circular: return ((i % d) + d) % d;
+    case Boundary::reflect: return i < 0 ? -i : 2 * (d - 1) - i;
+    case Boundary::replicate: return i < 0 ? 0 : d - 1;
+  }
+  return -1;
+}
+
+// Samples [begin, end) of the signal continued beyond its ends.
 template <class T>
-static inline void read_circular(const Signal& signal, int64_t begin, int64_t end, T* out) {
+static void read_extended(const Signal& signal, Boundary boundary, int64_t begin, int64_t end,
+                          T* out) {
   const int64_t d = signal.layout->d;
-  while (begin < end) {
-    const int64_t start = ((begin % d) + d) % d;
-    const int64_t count = std::min(d - start, end - begin);
-    read_samples(signal, start, start + count, out);
-    begin += count;
-    out += count;
+  for (int64_t i = begin, count; i < end; i += count, out += count) {
+    const int64_t index = extended_index(i, d, boundary);
+    const bool in_order = index == i || boundary == Boundary::circular;
+    count = in_order ? std::min(d - index, end - i) : 1;
+    if (index < 0) {
+      *out = T(0);
+    } else {
+      read_samples(signal, index, index + count, out);
+    }
   }
 }
