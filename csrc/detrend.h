@@ -46,10 +46,11 @@ struct MovingSum {
       double_width<1, T>(load(x + at), right, window, work + at, level);
     }
     int64_t end = window;  // the widest sums go first, where their loads are aligned
-    for (int64_t width = 1; width <= window; width *= moving_sum_base(width, lanes)) {
+    for (int64_t width = 1, wider; width <= window; width = wider) {
+      wider = wider_sums(width, lanes);
       if (width > lanes) quadruple(x, width / 4, length + window - width, work);
       if (width > 1) x = std::exchange(work, work + level);
-      for (int64_t digit = window / width % moving_sum_base(width, lanes); digit > 0; --digit) {
+      for (int64_t rest = window & (wider - 1); rest >= width; rest -= width) {
         terms[count++] = x + (end -= width);
       }
     }
@@ -133,16 +134,10 @@ static void subtract_sums(const DetrendPlan<T>& plan, int64_t d, int64_t begin, 
   // Elsewhere part of the window lies outside, and `count` divides by the weights inside.
   const int64_t low = counts ? radius - begin : 0;
   const int64_t high = counts ? std::min(d - radius - begin, count) : count;
-  for (int64_t i = 0; i < count; i += block) {
+  // Not inlined: it would take registers from the loop.
+  const auto part_of_block = [&](int64_t i) __attribute__((noinline)) {
     Vec<T> sums[kDetrendVectors];
     sum.at(i, sums);
-    if (i >= low && i + block <= high) {
-      repeat<kDetrendVectors>(SPECGRAD_EACH {
-        const int64_t at = i + index * lanes;
-        store(out + at, load(x + at) - scale * sums[index]);
-      });
-      continue;
-    }
     alignas(64) T single[block];
     repeat<kDetrendVectors>(SPECGRAD_EACH { store(single + index * lanes, sums[index]); });
     const int64_t stop = std::min(i + block, count);
@@ -150,6 +145,18 @@ static void subtract_sums(const DetrendPlan<T>& plan, int64_t d, int64_t begin, 
     for (int64_t j = i; j < stop; ++j) {
       if (j < low || j >= high) out[j] = x[j] - static_cast<T>(single[j - i] / inside(begin + j));
     }
+  };
+  for (int64_t i = 0; i < count; i += block) {
+    if (i < low || i + block > high) {
+      part_of_block(i);
+      continue;
+    }
+    Vec<T> sums[kDetrendVectors];
+    sum.at(i, sums);
+    repeat<kDetrendVectors>(SPECGRAD_EACH {
+      const int64_t at = i + index * lanes;
+      store(out + at, load(x + at) - scale * sums[index]);
+    });
   }
 }
 

@@ -39,13 +39,13 @@ inline int64_t detrend_extent(int64_t radius, int lanes) {
   return (ceil_div(detrend_tile(radius) + 2 * radius, lanes) + 16) * lanes;
 }
 
-// By how much the sums that a moving sum is made of grow: doubled up to one vector, then fourfold.
-constexpr int moving_sum_base(int64_t width, int lanes) { return width < lanes ? 2 : 4; }
+// The sums that a moving sum is made of double up to one vector, then they grow fourfold.
+constexpr int64_t wider_sums(int64_t width, int lanes) { return (width < lanes ? 2 : 4) * width; }
 
 inline int64_t moving_sum_scratch(int64_t radius, int lanes) {
   const int64_t widest = std::max<int64_t>(2 * radius + 1, lanes);
   int64_t levels = 0;
-  for (int64_t width = 2; width <= widest; width *= moving_sum_base(width, lanes)) ++levels;
+  for (int64_t width = 2; width <= widest; width = wider_sums(width, lanes)) ++levels;
   return levels * detrend_extent(radius, lanes);
 }
 
