@@ -31,8 +31,8 @@ struct F16 {
   static _Float16 write(float value) { return static_cast<_Float16>(value); }
 };
 
-// Calls visit(form, stored pointer, stride, count) for the runs that make up samples [begin, end) of
-// a signal that is computed with as T. A stride of 1 is a constant: those loops become vectors.
+// Calls visit(form, stored pointer, stride, count) for the runs that make up samples [begin, end)
+// of a signal that is computed with as T. A stride of 1 is a constant: those loops become vectors.
 template <class T, class Visit>
 static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end, Visit visit) {
   const Layout& layout = *signal.layout;
