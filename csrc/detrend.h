@@ -153,9 +153,10 @@ static void subtract_sums(const DetrendPlan<T>& plan, int64_t d, int64_t begin, 
     }
     Vec<T> sums[kDetrendVectors];
     sum.at(i, sums);
+    const T* from = x + i;
+    T* const to = out + i;
     repeat<kDetrendVectors>(SPECGRAD_EACH {
-      const int64_t at = i + index * lanes;
-      store(out + at, load(x + at) - scale * sums[index]);
+      store(to + index * lanes, load(from + index * lanes) - scale * sums[index]);
     });
   }
 }
