@@ -93,7 +93,7 @@ static void spread(const BandPlan<T>& plan, const Signal& signal, int64_t begin,
     const int64_t whole = ceil_div(count, block) * block;
     const int64_t samples = (count - 1) * plan.hop + plan.hop * plan.width;
     const int64_t needed = (whole - 1) * plan.hop + reach;
-    read_circular(signal, start, start + samples, scratch);
+    read_extended(signal, Boundary::circular, start, start + samples, scratch);
     std::fill(scratch + samples, scratch + needed, T(0));
     alignas(64) T sums[kSpreadCells];
     spread_block(plan, scratch, whole, sums);
@@ -112,7 +112,28 @@ static void wrap_margins(const BandPlan<T>& plan, T* cells) {
 }
 
 // x -= interpolation of z over `count` vectors; vector i lies at x + i * stride and starts in
-// coarse cell i * Step. Every coarse value is broadcast once for all the vectors of a block.
+// coarse cell i * step. For any step and number of offsets.
+template <int Block, class T>
+static inline void subtract_any(T* x, int stride, const T* z, const T* spline, int offsets,
+                                int64_t count, int step) {
+  int64_t i = 0;
+  for (; i + Block <= count; i += Block) {
+    const T* cells = z + i * step;
+    Vec<T> sums[Block];
+    repeat<Block>(SPECGRAD_EACH { sums[index] = load(x + (i + index) * stride); });
+    for (int o = 0; o < offsets; ++o) {
+      const Vec<T> weight = load(spline + o * kLanes<T>);
+      repeat<Block>(SPECGRAD_EACH { sums[index] -= weight * cells[index * step + o]; });
+    }
+    repeat<Block>(SPECGRAD_EACH { store(x + (i + index) * stride, sums[index]); });
+  }
+  if constexpr (Block > 1) {
+    subtract_any<1>(x + i * stride, stride, z + i * step, spline, offsets, count - i, step);
+  }
+}
+
+// The same where both are known: every coarse value is broadcast once for all the vectors of a
+// block.
 template <int Offsets, int Step, class T>
 static inline void subtract_rows(T* x, int stride, const T* z, const T* spline, int64_t count) {
   constexpr int lanes = kLanes<T>;
@@ -138,64 +159,28 @@ static inline void subtract_rows(T* x, int stride, const T* z, const T* spline, 
     });
     repeat<block>(SPECGRAD_EACH { store(first + index * stride, sums[index]); });
   }
-  for (; i < count; ++i) {
-    const T* cells = z + i * Step;
-    Vec<T> sum = load(x + i * stride);
-    repeat<Offsets>(SPECGRAD_EACH { sum -= weights[index] * cells[index]; });
-    store(x + i * stride, sum);
-  }
-}
-
-// The same for any step and number of offsets.
-template <class T>
-static inline void subtract_any(T* x, int stride, const T* z, const T* spline, int offsets,
-                                int64_t count, int step) {
-  constexpr int lanes = kLanes<T>, block = 4;
-  int64_t i = 0;
-  for (; i + block <= count; i += block) {
-    const T* cells = z + i * step;
-    Vec<T> sums[block];
-    repeat<block>(SPECGRAD_EACH { sums[index] = load(x + (i + index) * stride); });
-    for (int o = 0; o < offsets; ++o) {
-      const Vec<T> weight = load(spline + o * lanes);
-      repeat<block>(SPECGRAD_EACH { sums[index] -= weight * cells[index * step + o]; });
-    }
-    repeat<block>(SPECGRAD_EACH { store(x + (i + index) * stride, sums[index]); });
-  }
-  for (; i < count; ++i) {
-    const T* cells = z + i * step;
-    Vec<T> sum = load(x + i * stride);
-    for (int o = 0; o < offsets; ++o) sum -= load(spline + o * lanes) * cells[o];
-    store(x + i * stride, sum);
-  }
-}
-
-template <int Step, class T>
-static inline void subtract_step(T* x, int stride, const T* z, const T* spline, int offsets,
-                                 int64_t count) {
-  const bool known = with_constant<5, 6, 7, 8, 9, 10>(
-      offsets, SPECGRAD_EACH { subtract_rows<index, Step>(x, stride, z, spline, count); });
-  if (!known) subtract_any(x, stride, z, spline, offsets, count, Step);
+  subtract_any<1>(x + i * stride, stride, z + i * Step, spline, Offsets, count - i, Step);
 }
 
 // Vectors [0, count) from the start of a cell on.
 template <class T>
 static inline void subtract_block(const BandPlan<T>& plan, T* x, const T* z, int64_t count) {
   constexpr int lanes = kLanes<T>;
-  const T* spline = plan.spline.data();
-  if (plan.hop < lanes) {
-    const int step = lanes / plan.hop;
-    if (step == 2) return subtract_step<2>(x, lanes, z, spline, plan.offsets, count);
-    return subtract_any(x, lanes, z, spline, plan.offsets, count, step);
-  }
-  const int segments = plan.hop / lanes;
-  // So few cells that every segment finds their samples in the cache; whole blocks of any size.
-  const int64_t total = count / segments, step = segments == 1 ? total : 120;
-  for (int64_t cell = 0; cell < total; cell += step) {
+  const int segments = std::max(plan.hop / lanes, 1), step = std::max(lanes / plan.hop, 1);
+  const int stride = segments * lanes;
+  // So few vectors that every segment finds their samples in the cache; whole blocks of any size.
+  const int64_t total = count / segments, at_once = segments == 1 ? total : 120;
+  for (int64_t i = 0; i < total; i += at_once) {
     for (int segment = 0; segment < segments; ++segment) {
-      subtract_step<1>(x + cell * plan.hop + segment * lanes, plan.hop, z + cell,
-                       spline + static_cast<int64_t>(segment) * plan.offsets * lanes, plan.offsets,
-                       std::min(total - cell, step));
+      T* first = x + i * stride + segment * lanes;
+      const T* cells = z + i * step;
+      const T* spline = plan.spline.data() + static_cast<int64_t>(segment) * plan.offsets * lanes;
+      const int64_t vectors = std::min(total - i, at_once);
+      const bool known = step <= 2 && with_constant<5, 6, 7, 8, 9, 10>(plan.offsets, SPECGRAD_EACH {
+        if (step == 1) subtract_rows<index, 1>(first, stride, cells, spline, vectors);
+        if (step == 2) subtract_rows<index, 2>(first, stride, cells, spline, vectors);
+      });
+      if (!known) subtract_any<4>(first, stride, cells, spline, plan.offsets, vectors, step);
     }
   }
 }

@@ -164,8 +164,8 @@ class Builder {
       });
     };
     add_chunks([=, &plan](const Piece& piece, int64_t from, int64_t to, T* left, T* right) {
-      kernels<T>().read_extended(plan, piece.signal, from - radius, from, left);
-      kernels<T>().read_extended(plan, piece.signal, to, to + radius, right);
+      kernels<T>().read_extended(piece.signal, plan.boundary, from - radius, from, left);
+      kernels<T>().read_extended(piece.signal, plan.boundary, to, to + radius, right);
     });
     add_chunks([&plan](const Piece& piece, int64_t from, int64_t to, T* left, T* right) {
       kernels<T>().detrend(plan, piece.signal, from, to, left, right, piece.scratch);
@@ -195,12 +195,11 @@ Memory memory_of(const FilterDesign& design, bool direct) {
       case Strategy::full: return {works_in_place(design, direct, lanes) ? 0 : grid, tile};
       case Strategy::box:
       case Strategy::weights: {
-        const int64_t radius = design.radius(), length = detrend_tile(radius);
-        const int64_t sums = design.strategy == Strategy::box
-                                 ? moving_sum_scratch(length, 2 * radius + 1, lanes)
-                                 : length + lanes;
+        const int64_t radius = design.radius();
+        const bool box = design.strategy == Strategy::box;
         return {2 * radius * ceil_div(design.d, detrend_chunk(radius)),
-                2 * length + 2 * radius + 4 * lanes + sums};
+                detrend_extent(radius, lanes) + detrend_tile(radius) +
+                    (box ? moving_sum_scratch(radius, lanes) : 0)};
       }
     }
     return {};

@@ -29,7 +29,7 @@ TransformPlan<T> make_transform(std::vector<int> radices) {
         add_root(plan.twiddles, static_cast<double>(static_cast<int64_t>(q) * s % block) / block);
       }
     }
-    if (radix % 2 && radix > 5) {
+    if (radix % 2 && radix > 3) {
       for (int j = 0; j < radix; ++j) add_root(plan.roots, static_cast<double>(j) / radix);
     }
     block /= radix;

@@ -27,7 +27,7 @@ struct TransformPlan {
   int length = 1;
   std::vector<Pass> passes;
   std::vector<T> twiddles;    // for each q of a pass, radix - 1 pairs (re, im)
-  std::vector<T> roots;       // for odd radices above 5: e^(-2 pi i j / radix), pairs
+  std::vector<T> roots;       // for odd radices above 3: e^(-2 pi i j / radix), pairs
   std::vector<int> position;  // where frequency k ends up
 
   int64_t bytes() const { return bytes_in(passes, twiddles, roots, position); }

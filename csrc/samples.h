@@ -31,10 +31,11 @@ struct F16 {
   static _Float16 write(float value) { return static_cast<_Float16>(value); }
 };
 
-// Calls visit(stored pointer, stride, count) for the runs that make up samples [begin, end).
-template <class Stored, class Visit>
-static inline void visit_runs(const Layout& layout, Stored* data, int64_t begin, int64_t end,
-                              Visit visit) {
+// Calls visit(form, stored pointer, stride, count) for the runs that make up samples [begin, end)
+// of a signal that is computed with as T. A stride of 1 is a constant: those loops become vectors.
+template <class T, class Visit>
+static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end, Visit visit) {
+  const Layout& layout = *signal.layout;
   const int inner = layout.dims - 1;
   int64_t index[kMaxDims];
   int64_t rest = begin;
@@ -42,31 +43,28 @@ static inline void visit_runs(const Layout& layout, Stored* data, int64_t begin,
     index[dim] = rest % layout.sizes[dim];
     rest /= layout.sizes[dim];
   }
-  for (int64_t done = begin; done < end;) {
-    int64_t offset = 0;
-    for (int dim = 0; dim <= inner; ++dim) offset += index[dim] * layout.strides[dim];
-    const int64_t count = std::min(layout.sizes[inner] - index[inner], end - done);
-    visit(data + offset, layout.strides[inner], count);
-    done += count;
-    index[inner] = 0;
-    for (int dim = inner - 1; dim >= 0; --dim) {
-      if (++index[dim] < layout.sizes[dim]) break;
-      index[dim] = 0;
-    }
-  }
-}
-
-// The same for a signal that is computed with as T: visit(form, pointer, stride, count).
-template <class T, class Visit>
-static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end, Visit visit) {
   const auto as = [&](auto form) {
-    auto* data = static_cast<typename decltype(form)::Stored*>(signal.data);
-    visit_runs(*signal.layout, data, begin, end,
-               [&](auto* p, int64_t stride, int64_t n) { visit(form, p, stride, n); });
+    auto* const data = static_cast<typename decltype(form)::Stored*>(signal.data);
+    for (int64_t done = begin; done < end;) {
+      int64_t offset = 0;
+      for (int dim = 0; dim <= inner; ++dim) offset += index[dim] * layout.strides[dim];
+      const int64_t count = std::min(layout.sizes[inner] - index[inner], end - done);
+      if (layout.strides[inner] == 1) {
+        visit(form, data + offset, std::integral_constant<int64_t, 1>{}, count);
+      } else {
+        visit(form, data + offset, layout.strides[inner], count);
+      }
+      done += count;
+      index[inner] = 0;
+      for (int dim = inner - 1; dim >= 0; --dim) {
+        if (++index[dim] < layout.sizes[dim]) break;
+        index[dim] = 0;
+      }
+    }
   };
   if constexpr (sizeof(T) == 4) {
-    if (signal.layout->dtype == DType::bf16) return as(BF16{});
-    if (signal.layout->dtype == DType::f16) return as(F16{});
+    if (layout.dtype == DType::bf16) return as(BF16{});
+    if (layout.dtype == DType::f16) return as(F16{});
   }
   return as(Plain<T>{});
 }
@@ -76,12 +74,8 @@ static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end
 template <class T>
 static __attribute__((noinline)) void read_samples(const Signal& signal, int64_t begin,
                                                    int64_t end, T* out) {
-  for_each_run<T>(signal, begin, end, [&](auto form, const auto* p, int64_t stride, int64_t n) {
-    if (stride == 1) {
-      for (int64_t i = 0; i < n; ++i) out[i] = form.read(p[i]);
-    } else {
-      for (int64_t i = 0; i < n; ++i) out[i] = form.read(p[i * stride]);
-    }
+  for_each_run<T>(signal, begin, end, [&](auto form, const auto* p, auto stride, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = form.read(p[i * stride]);
     out += n;
   });
 }
@@ -89,12 +83,8 @@ static __attribute__((noinline)) void read_samples(const Signal& signal, int64_t
 template <class T>
 static __attribute__((noinline)) void write_samples(const Signal& signal, int64_t begin,
                                                     int64_t end, const T* values) {
-  for_each_run<T>(signal, begin, end, [&](auto form, auto* p, int64_t stride, int64_t n) {
-    if (stride == 1) {
-      for (int64_t i = 0; i < n; ++i) p[i] = form.write(values[i]);
-    } else {
-      for (int64_t i = 0; i < n; ++i) p[i * stride] = form.write(values[i]);
-    }
+  for_each_run<T>(signal, begin, end, [&](auto form, auto* p, auto stride, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) p[i * stride] = form.write(values[i]);
     values += n;
   });
 }
@@ -106,15 +96,31 @@ static inline bool is_direct(const Signal& signal) {
   return signal.layout->dtype == own && signal.layout->contiguous();
 }
 
-// Samples [begin, end) of the signal continued periodically.
+// Where sample i of the extended signal comes from, or -1 for a zero.
+static inline int64_t extended_index(int64_t i, int64_t d, Boundary boundary) {
+  if (i >= 0 && i < d) return i;
+  switch (boundary) {
+    case Boundary::count: return -1;
+    case Boundary::circular: return ((i % d) + d) % d;
+    case Boundary::reflect: return i < 0 ? -i : 2 * (d - 1) - i;
+    case Boundary::replicate: return i < 0 ? 0 : d - 1;
+  }
+  return -1;
+}
+
+// Samples [begin, end) of the signal continued beyond its ends.
 template <class T>
-static inline void read_circular(const Signal& signal, int64_t begin, int64_t end, T* out) {
+static void read_extended(const Signal& signal, Boundary boundary, int64_t begin, int64_t end,
+                          T* out) {
   const int64_t d = signal.layout->d;
-  while (begin < end) {
-    const int64_t start = ((begin % d) + d) % d;
-    const int64_t count = std::min(d - start, end - begin);
-    read_samples(signal, start, start + count, out);
-    begin += count;
-    out += count;
+  for (int64_t i = begin, count; i < end; i += count, out += count) {
+    const int64_t index = extended_index(i, d, boundary);
+    const bool in_order = index == i || boundary == Boundary::circular;
+    count = in_order ? std::min(d - index, end - i) : 1;
+    if (index < 0) {
+      *out = T(0);
+    } else {
+      read_samples(signal, index, index + count, out);
+    }
   }
 }

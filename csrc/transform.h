@@ -63,11 +63,11 @@ static inline Complex<T> rotate(Complex<T> a, S re, S im) {
   return {a.re * re - a.im * im, a.im * re + a.re * im};
 }
 
-// Any odd radix, from the table of its roots of unity.
-template <bool Inverse, class T>
-static SPECGRAD_INLINE void odd_transform(Complex<T>* a, int radix, const T* roots) {
-  const int half = radix / 2;
-  Complex<T> sums[kLargestPrime / 2 + 1], turns[kLargestPrime / 2 + 1];
+// Any odd radix, from the table of its roots of unity; R is 0 where it is not known before.
+template <int R, bool Inverse, class T>
+static SPECGRAD_INLINE void odd_transform(Complex<T>* a, int any_radix, const T* roots) {
+  const int radix = R ? R : any_radix, half = radix / 2;
+  Complex<T> sums[(R ? R : kLargestPrime) / 2 + 1], turns[(R ? R : kLargestPrime) / 2 + 1];
   Complex<T> total = a[0];
   for (int r = 1; r <= half; ++r) {
     sums[r] = a[r] + a[radix - r];
@@ -141,24 +141,9 @@ static SPECGRAD_INLINE void small_transform(Complex<T>* a, int radix = R,
     a[6] = even[2] - turned[1];
     a[3] = {even[3].re + third.re * half, even[3].im + third.im * half};
     a[7] = {even[3].re - third.re * half, even[3].im - third.im * half};
-  } else if constexpr (R == 5) {
-    const T c1 = T(0.30901699437494742410), c2 = T(-0.80901699437494742410);
-    const T s1 = T(0.95105651629515357212), s2 = T(0.58778525229247312917);
-    const Complex<T> p1 = a[1] + a[4], p2 = a[2] + a[3];
-    const Complex<T> m1 = quarter_turn<Inverse>(a[1] - a[4]);
-    const Complex<T> m2 = quarter_turn<Inverse>(a[2] - a[3]);
-    const Complex<T> u1 = {a[0].re + p1.re * c1 + p2.re * c2, a[0].im + p1.im * c1 + p2.im * c2};
-    const Complex<T> u2 = {a[0].re + p1.re * c2 + p2.re * c1, a[0].im + p1.im * c2 + p2.im * c1};
-    const Complex<T> v1 = {m1.re * s1 + m2.re * s2, m1.im * s1 + m2.im * s2};
-    const Complex<T> v2 = {m1.re * s2 - m2.re * s1, m1.im * s2 - m2.im * s1};
-    a[0] = a[0] + p1 + p2;
-    a[1] = u1 + v1;
-    a[2] = u2 + v2;
-    a[3] = u2 - v2;
-    a[4] = u1 - v1;
   } else {
-    static_assert(R == 0, "radix without a small transform");
-    odd_transform<Inverse>(a, radix, roots);
+    static_assert(R == 0 || R == 5, "radix without a small transform");
+    odd_transform<R, Inverse>(a, radix, roots);
   }
 }
 

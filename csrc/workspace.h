@@ -34,18 +34,19 @@ inline int64_t detrend_tile(int64_t radius) { return std::max<int64_t>(2048, rad
 // Samples between two points at which threads may part.
 inline int64_t detrend_chunk(int64_t radius) { return std::max<int64_t>(1 << 16, 8 * radius); }
 
-// One level of a moving sum, rounded up so that whole vectors can be written.
-inline int64_t moving_sum_level(int64_t length, int64_t window, int lanes) {
-  return ceil_div(length + window - 1, 4 * lanes) * 4 * lanes;
+// Numbers of a tile with its neighbours, in whole vectors, and beyond them a block of up to 16.
+inline int64_t detrend_extent(int64_t radius, int lanes) {
+  return (ceil_div(detrend_tile(radius) + 2 * radius, lanes) + 16) * lanes;
 }
 
-// Numbers of all its levels: sums of 2, 4, ... samples for the digits of the window below one vector,
-// then of one vector, four, sixteen, ...
-inline int64_t moving_sum_scratch(int64_t length, int64_t window, int lanes) {
+// The sums that a moving sum is made of double up to one vector, then they grow fourfold.
+constexpr int64_t wider_sums(int64_t width, int lanes) { return (width < lanes ? 2 : 4) * width; }
+
+inline int64_t moving_sum_scratch(int64_t radius, int lanes) {
+  const int64_t widest = std::max<int64_t>(2 * radius + 1, lanes);
   int64_t levels = 0;
-  for (int64_t width = 2; width < lanes; width *= 2) levels += (window & width) != 0;
-  for (int64_t width = lanes; width <= window; width *= 4) ++levels;
-  return levels * moving_sum_level(length, window, lanes);
+  for (int64_t width = 2; width <= widest; width = wider_sums(width, lanes)) ++levels;
+  return levels * detrend_extent(radius, lanes);
 }
 
 }  // namespace specgrad
