@@ -99,8 +99,6 @@ class Kind:
     name: str
     own_field: tuple[str, Callable[[str, Any], Any]] | None = None
     """The field of a spec that belongs to this kind, and its check, which converts the value."""
-    linear = True
-    """Whether the filter of a difference is the difference of the filtered."""
 
     @property
     def has_numbers(self) -> bool:

@@ -64,7 +64,6 @@ class L2(_ByCutoff):
     """Keeps the direction and takes the length of what ``fft`` leaves."""
 
     name = "l2"
-    linear = False
 
     def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
         norm = torch.linalg.vector_norm(signals, dim=-1, keepdim=True)
