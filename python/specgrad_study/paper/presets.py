@@ -172,11 +172,12 @@ def cpu() -> Preset:
         writers=539,
         all_filtered=("CIFAR-10, alpha 0.1",),
         other_federations={
-            "CIFAR-10, alpha 100": Federation({"alpha": 100.0}, 2, few=True),
-            "CIFAR-10, centralised": Federation(in_one_place, 2, few=True),
+            "CIFAR-10, alpha 100": Federation({"alpha": 100.0}, 3, few=True),
+            "CIFAR-10, centralised": Federation(in_one_place, 3, few=True),
             "CIFAR-10, centralised, 60 epochs": Federation(
                 {**in_one_place, "rounds": 60}, few=True
             ),
+            "CIFAR-10, alpha 0.1, learning rate 0.02": Federation({"lr": 0.02}, few=True),
             "CIFAR-10, alpha 0.6": Federation({"alpha": 0.6}),
             "CIFAR-100 at 16 x 16, alpha 0.1": Federation({"dataset": "cifar100"}),
             "CIFAR-10, alpha 0.1, no norm layers": Federation(
