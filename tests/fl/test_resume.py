@@ -198,6 +198,14 @@ def test_ctrl_c_while_a_round_is_aggregated_keeps_the_checkpoint(
     assert_same(training.resume(tmp_path / "run"), reference)
 
 
+def test_states_of_more_than_ten_clients(tmp_path, small, trained_once):
+    """Sorted as names, 10 comes before 2, and a digest of the facts sees their order."""
+    config = small(rounds=2, method="scaffold", clients=12, active=12)
+    run = interrupted(config, tmp_path / "run", 1)
+    assert len(run.facts()["client_rounds"]) == 12
+    assert_same(training.resume(run.path), trained_once(config))
+
+
 def test_states_of_clients_do_not_follow_to_another_engine(tmp_path, small):
     run = interrupted(small(rounds=3, method="scaffold"), tmp_path / "run", 1)
     with pytest.raises(RunError, match="resume with --engine local"):
