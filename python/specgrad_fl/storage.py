@@ -69,7 +69,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace the contents of a file that people read too."""
-    write_text(path, json.dumps(value, indent=2) + "\n")
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def write_bytes(path: Path, contents: bytes) -> None:

@@ -169,7 +169,7 @@ def _write_report(
         "table": rows,
     }
     # first, since the others are known by it to be ours
-    storage.write_text(folder / REPORT[0], json.dumps(report, indent=2) + "\n")
+    storage.write_json(folder / REPORT[0], report)
     storage.write_text(folder / "compare.csv", csv_text(rows))
     curves: dict[str, list[list[Record]]] = {
         group.label: [run.records() for run in group.runs] for group in groups

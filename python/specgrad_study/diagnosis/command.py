@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +102,6 @@ def _write(out: Path, diagnosis: Diagnosis, bounds: dict[str, Any]) -> None:
         if checkpoint.similarity:
             pictures.similarity(out / f"similarity-{checkpoint.round}.png", checkpoint)
     storage.write_text(out / "ratios.toml", diagnosis.ratios_toml())
-    storage.write_text(out / "diagnosis.json", json.dumps(found, indent=2) + "\n")
+    storage.write_json(out / "diagnosis.json", found)
     print(as_text(diagnosis))
     print(f"\nwritten to {out}: " + ", ".join(sorted(p.name for p in out.iterdir() if p.is_file())))

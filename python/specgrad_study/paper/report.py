@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -35,7 +34,7 @@ def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     storage.write_text(out / "report.html", document.page(title, blocks))
     storage.write_text(out / "configuration.toml", to_toml(subject.preset.base.changed()))
     data = as_data(parts, subject)
-    storage.write_text(out / "results.json", json.dumps(data, indent=1) + "\n")
+    storage.write_json(out / "results.json", data)
     return out / "report.md"
 
 

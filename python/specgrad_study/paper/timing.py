@@ -88,7 +88,7 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
             found |= contest(configs, context.preset.timed_rounds)
             facts = {"environment": machine.report(), "load": os.getloadavg(), "contenders": found}
             storage.make_folder(context.folder)
-            storage.write_text(context.folder / STORED, json.dumps(facts, indent=1) + "\n")
+            storage.write_json(context.folder / STORED, facts)
 
 
 def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -157,7 +156,7 @@ def write(found: Found, trials: Trials, out: Path) -> str:
         "open_sides": list(found.open_sides),
         "points": points,
     }
-    storage.write_text(out / "grid.json", json.dumps(facts, indent=1) + "\n")
+    storage.write_json(out / "grid.json", facts)
     heat_map(out / "grid.png", found, best.method)
     return (
         f"{best.method}: {chosen}, accuracy {score:.2%} ({len(points)} points, {verdict}; "
