@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +34,7 @@ from specgrad_kernels.flow import EMBEDDING, SHORTCUT, SHORTCUT_BY_SHAPE, TRANSI
 from specgrad_study.diagnosis import theory
 from specgrad_study.diagnosis.disagreement import Disagreement
 from specgrad_study.diagnosis.effects import Effect, Effects, Filtering
+from specgrad_study.diagnosis.sharpness import sharpness
 from specgrad_study.diagnosis.similarity import IMAGES
 from specgrad_study.diagnosis.snapshot import Snapshot
 from specgrad_study.diagnosis.theory import Noise
@@ -58,6 +60,7 @@ class Checkpoint:
     snapshot: their disagreement; noise: that of their mini-batches, if asked for
     others: their disagreement by other sources of the gradient, if asked for
     effects: by source and label, what filters leave of disagreement and mean gradient
+    sharpness: by label, the mean over clients for steps through a filter, if asked for
     origin: machine and commit that measured it
     cosine: mean cosine between their updates after local training, if asked for
     similarity: by stage, the CKA matrix of their local models, if asked for
@@ -72,6 +75,7 @@ class Checkpoint:
     similarity: dict[str, list[list[float | None]]] = field(default_factory=dict)
     others: dict[str, Snapshot] = field(default_factory=dict)
     effects: dict[str, dict[str, Effect]] = field(default_factory=dict)
+    sharpness: dict[str, float] = field(default_factory=dict)
     origin: dict[str, Any] = field(default_factory=dict)
 
     def by(self, source: str) -> Snapshot | None:
@@ -123,6 +127,8 @@ class Request:
     images: test images for the features
     batch: whether one mini-batch is a source of the gradient besides the full pass
     contenders: the same by settings of a configuration
+    sharpness: whether to measure how sharp the loss of a mini-batch is for steps without a filter
+        and through each of those that are tried
     """
 
     changes: Changes = field(default_factory=dict)
@@ -132,6 +138,7 @@ class Request:
     images: int = IMAGES
     batch: bool = False
     contenders: Mapping[str, Changes] = field(default_factory=dict)
+    sharpness: bool = False
 
     def key(self, config: Config) -> str:
         """Fingerprint of configuration and request: stored rounds of another are not taken."""
@@ -234,7 +241,7 @@ class Collector:
         full = {"all": self.flat.grads.clone()}
 
         def drawn() -> Mapping[str, Tensor]:
-            self._draw_batch(client, draw)
+            self._batch_gradient(self._draw_batch(client, draw))
             return {"all": self.flat.grads}
 
         return theory.noise(full, (drawn() for _ in range(self.request.noise_batches)))
@@ -254,12 +261,20 @@ class Collector:
         except ValueError as error:
             raise ConfigError(f"client {client} in round {number}: {error}") from error
 
-    def _draw_batch(self, client: int, draw: torch.Generator) -> None:
-        """Put the gradient of one mini-batch into ``flat.grads``."""
+    def _draw_batch(self, client: int, draw: torch.Generator) -> Tensor:
+        """The samples of one mini-batch."""
         held = self.partition[client]
-        size = min(self.config.batch_size, len(held))
+        return held[torch.randperm(len(held), generator=draw)[: self.config.batch_size]]
+
+    def _batch_gradient(self, batch: Tensor) -> None:
+        """Put the gradient of one mini-batch into ``flat.grads``."""
         self.flat.grads.zero_()
-        self._backward(held[torch.randperm(len(held), generator=draw)[:size]], size)
+        self._backward(batch, len(batch))
+
+    def _sharpness(self, batch: Tensor) -> dict[str, float]:
+        """For steps on one mini-batch, without a filter and through each."""
+        x, y = self.samples.train_batch(batch)
+        return sharpness(self.flat, F.cross_entropy(self.flat.model(x), y), self.plans)
 
     def checkpoint(
         self,
@@ -274,16 +289,21 @@ class Collector:
         self.load(weights, buffers)
         meters = {FULL: self._meters()} | ({BATCH: self._meters()} if self.request.batch else {})
         sizes = [len(self.partition[each]) for each in clients]
-        losses, sigmas = 0.0, []
+        losses, sigmas, sharp = 0.0, [], []
         for number, (each, size) in enumerate(zip(clients, sizes, strict=True), start=1):
             say(f"round {round_number}: gradient of client {each}, {number} of {len(clients)}")
             losses += size * self.gradient(each)
             self._add(meters[FULL], size, each, round_number)
             if self.request.noise_batches:
                 sigmas.append(self._noise(each, round_number))
+            batch = self._draw_batch(
+                each, generator(self.config.seed, "one batch", round_number, each)
+            )
             if self.request.batch:
-                self._draw_batch(each, generator(self.config.seed, "one batch", round_number, each))
+                self._batch_gradient(batch)
                 self._add(meters[BATCH], size, each, round_number)
+            if self.request.sharpness:
+                sharp.append(self._sharpness(batch))
         return Checkpoint(
             round=round_number,
             clients=list(clients),
@@ -292,6 +312,10 @@ class Collector:
             noise=theory.combined_noise(sizes, sigmas) if sigmas else None,
             others={name: each.result() for name, (each, _) in meters.items() if name != FULL},
             effects={name: each.result() for name, (_, each) in meters.items() if self.plans},
+            sharpness={
+                label: statistics.fmean(each[label] for each in sharp)
+                for label in (sharp[0] if sharp else ())
+            },
         )
 
     def with_updates(

@@ -19,7 +19,7 @@ from specgrad_fl.runs import run_name
 
 from specgrad_study import diagnosis
 from specgrad_study.diagnosis import pictures, replay
-from specgrad_study.diagnosis.collect import BATCH, FULL, UPDATE, Checkpoint
+from specgrad_study.diagnosis.collect import BATCH, FULL, UPDATE, Checkpoint, Request
 from specgrad_study.diagnosis.report import mean_similarity
 from specgrad_study.diagnosis.similarity import PENULTIMATE
 from specgrad_study.paper.ablations import INNERMOST, OUTERMOST, order_settings
@@ -57,7 +57,8 @@ TRIED: Rows = {
 }
 CONTENDERS = {**TRIED, **{label: each for label, each in MECHANISM.items() if each}}
 
-REQUEST = replay.Request(noise_batches=0, local=True, batch=True, contenders=CONTENDERS)
+REQUEST = Request(noise_batches=0, local=True, batch=True, contenders=CONTENDERS)
+SHARPNESS = Request(noise_batches=0, contenders=MECHANISM, sharpness=True)
 # sources of a client's gradient, as columns of the table
 COLUMNS = {FULL: "full pass", BATCH: "one batch", UPDATE: "local update"}
 # the definition that the theory uses; the others stand beside it
@@ -67,28 +68,28 @@ SKEWED, ALIKE = "alpha 0.1", "alpha 100"
 Found = dict[int, list[Checkpoint]]
 
 
-def _place(config: Config, folder: Path) -> Path:
-    return folder / "diagnosis" / run_name(config)
+def _place(config: Config, folder: Path, request: Request) -> Path:
+    return folder / ("sharpness" if request.sharpness else "diagnosis") / run_name(config)
 
 
-def measure(cells: Sequence[Cell], context: Context) -> None:
+def measure(cells: Sequence[Cell], context: Context, request: Request = REQUEST) -> None:
     """Diagnose every cell at the preset's rounds; those that are stored are not measured again."""
     for cell in cells:
         for config in cell.configs():
-            out = _place(config, context.folder)
-            known = {checkpoint.round for checkpoint in replay.stored(config, out, REQUEST)}
+            out = _place(config, context.folder, request)
+            known = {checkpoint.round for checkpoint in replay.stored(config, out, request)}
             if known >= set(context.preset.diagnosed):
                 continue
             out.mkdir(parents=True, exist_ok=True)
             changes = {"data_root": context.data_root, "workers": context.workers or config.workers}
             played = config.replace(**changes)
-            replay.along(played, context.preset.diagnosed, out, REQUEST, say=context.say)
+            replay.along(played, context.preset.diagnosed, out, request, say=context.say)
 
 
-def found(cell: Cell, archive: Archive) -> Found:
+def found(cell: Cell, archive: Archive, request: Request = REQUEST) -> Found:
     """What was measured so far, by seed and round."""
     held = {
-        config.seed: replay.stored(config, _place(config, archive.folder), REQUEST)
+        config.seed: replay.stored(config, _place(config, archive.folder, request), request)
         for config in cell.configs()
     }
     return {seed: checkpoints for seed, checkpoints in held.items() if checkpoints}

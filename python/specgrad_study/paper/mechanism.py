@@ -7,18 +7,21 @@ same federation, and their effect on the gradients of FedAvg's clients is measur
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specgrad_study.diagnosis.collect import FULL
+from specgrad_study.diagnosis.collect import FULL, Checkpoint
+from specgrad_study.diagnosis.sharpness import UNFILTERED
 from specgrad_study.paper import drift
 from specgrad_study.paper.archive import Archive, Results
-from specgrad_study.paper.claims import Claim, above, close
+from specgrad_study.paper.claims import Claim, above, close, each_above
 from specgrad_study.paper.drift import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
-from specgrad_study.paper.experiment import Cell, Experiment, accuracies, against, grid
+from specgrad_study.paper.experiment import Cell, Context, Experiment, accuracies, against, grid
 from specgrad_study.paper.presets import Preset
 
 MAIN = "CIFAR-10, alpha 0.1"
+SHARPNESS = "sharpness"
 
 
 def _cells(preset: Preset) -> list[Cell]:
@@ -47,7 +50,21 @@ def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
                 left = drift.measured(cell, known, drift.left, FULL, label, what)
                 removed = {seed: 100 - value for seed, value in left.values.items()}
                 results[label, f"{what} removed, %"] = replace(left, values=removed)
+    known = drift.found(cell, archive, drift.SHARPNESS)
+    for label in (UNFILTERED, *(label for label in MECHANISM if label != NONE)):
+        results[label, SHARPNESS] = drift.measured(cell, known, _sharpness, label)
     return results
+
+
+def _sharpness(checkpoints: Sequence[Checkpoint], label: str) -> float | None:
+    """The mean over rounds."""
+    known = [each.sharpness[label] for each in checkpoints if label in each.sharpness]
+    return statistics.fmean(known) if known else None
+
+
+def _measure(cells: Sequence[Cell], context: Context) -> None:
+    for request in (drift.REQUEST, drift.SHARPNESS):
+        drift.measure([_diagnosed(cells)], context, request)
 
 
 EXPERIMENT = Experiment(
@@ -75,9 +92,17 @@ EXPERIMENT = Experiment(
             contrasts=(close("mean of the layer", NONE, 1),),
             margin="1 point for nothing",
         ),
+        Claim(
+            "what gains meets a less sharp loss than what does not",
+            contrasts=each_above(
+                (UNFILTERED, "mean of the layer", "mean of each input channel", BEYOND),
+                (FFT, CENTRALIZE),
+            ),
+            columns=(SHARPNESS,),
+        ),
     ),
     reading=reading,
-    measure=lambda cells, context: drift.measure([_diagnosed(cells)], context),
+    measure=_measure,
     baseline=against(NONE),
     ours=True,
     note=(
@@ -86,6 +111,7 @@ EXPERIMENT = Experiment(
         "other; and the spectral filter with the means of the output filters put back. Removed "
         "shares are those of the filtered layers' disagreement and mean gradient, from a full "
         "pass over the samples of the clients that are active in FedAvg's run, the mean over "
-        "rounds."
+        "rounds. Sharpness is the largest eigenvalue of filter times Hessian for the loss of one "
+        "mini-batch, the mean over the same clients and rounds."
     ),
 )
