@@ -18,8 +18,8 @@ from torch import Tensor
 from specgrad_study.diagnosis.effects import Filtering
 
 UNFILTERED = "no filter"
-# from the gradient, 10 find the eigenvalues of a ResNet-8 to a tenth of a percent
-STEPS = 15
+# begun with the gradient, they find the eigenvalue of a ResNet-8 to a fifth of a percent
+STEPS = 10
 # of the largest entry: a vector that is left with less is noise
 _NOTHING = 1e-6
 

@@ -68,7 +68,7 @@ def test_of_a_small_network_by_its_whole_hessian():
         named = dict(model.named_parameters())
         return {n: vector[part].view_as(named[n]) for n, part in flat.segments.items()}
 
-    hessian = torch.func.hessian(loss)(weights)
+    hessian = torch.autograd.functional.hessian(loss, weights)
     columns = []
     for column in hessian:
         flat.grads.copy_(column)
