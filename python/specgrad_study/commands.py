@@ -62,6 +62,7 @@ examples:
   specgrad-fl diagnose runs/NAME                      at the stored weights
   specgrad-fl diagnose runs/NAME --rounds 0,10,20     along the run, played again in a copy
   specgrad-fl diagnose runs/NAME --rounds 20 --local  local models too: cosines, CKA
+  specgrad-fl diagnose runs/NAME --sharpness --filters fft,centralize
   specgrad-fl diagnose --gradients client*.safetensors --weights 500,300,200
   specgrad-fl train --filter fft --filter-ratios runs/NAME/diagnosis/ratios.toml
 
@@ -194,6 +195,9 @@ def _add_diagnose(commands: Commands) -> None:
         help="rounds to measure, by default the last one stored")
     add("--local", action="store_true",
         help="train the active clients and compare their models: cosines, CKA")
+    add("--sharpness", action="store_true",
+        help="measure how sharp the loss of a mini-batch is for steps through each filter; above "
+        "2 / learning rate they overshoot")
     add("--source", default="full", metavar="{full,batch,update}",
         help="gradients that the table is made of: a full pass over each client's samples, one "
         "mini-batch, or the local update over its learning rates; what was measured of the others "

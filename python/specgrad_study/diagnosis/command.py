@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
         noise_batches=arguments.noise_batches,
         local=arguments.local or arguments.source == UPDATE,
         batch=arguments.local or arguments.source != FULL,
+        sharpness=arguments.sharpness,
     )
     diagnose = _from_files if arguments.gradients else _from_run
     with status(arguments.quiet) as say:
@@ -56,7 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
 def _check_source(arguments: argparse.Namespace) -> None:
     """Refuse a flag that means nothing for what is diagnosed."""
     if arguments.gradients:
-        other, flags = "a run", ["rounds", "local", "smoothness", "data_root", "source"]
+        other, flags = (
+            "a run",
+            ["rounds", "local", "sharpness", "smoothness", "data_root", "source"],
+        )
     else:
         other, flags = "gradient files", ["weights", "select"]
     for name in flags:

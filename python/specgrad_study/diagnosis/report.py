@@ -206,6 +206,7 @@ def as_json(diagnosis: Diagnosis, theory: dict[str, Any]) -> dict[str, Any]:
                 "disagreement": sum(layer.total for layer in c.snapshot.layers.values()),
                 _cosine_name(c): c.cosine,
                 "mean_similarity": mean_similarity(c),
+                "sharpness": c.sharpness,
             }
             for c in diagnosis.checkpoints
         ],
@@ -256,6 +257,9 @@ def as_text(diagnosis: Diagnosis) -> str:
             means = mean_similarity(checkpoint).items()
             told = [f"{k} {'undefined' if v is None else f'{v:.2f}'}" for k, v in means]
             lines[-1] += f"; CKA of local models: {', '.join(told)}"
+        if checkpoint.sharpness:
+            told = [f"{label} {value:.1f}" for label, value in checkpoint.sharpness.items()]
+            lines.append(f"round {checkpoint.round}: sharpness for steps with {', '.join(told)}")
     return "\n".join(lines)
 
 

@@ -230,6 +230,16 @@ def test_diagnose_by_another_source(finished, tmp_path, capsys):
     assert "--source is 'sum'" in capsys.readouterr().err
 
 
+def test_diagnose_the_sharpness(finished, tmp_path, capsys):
+    flags = ["--rounds=0", "--noise-batches=0", "--filters=centralize", "--quiet"]
+    words = ["diagnose", str(finished.path), "--sharpness", *flags, f"--out={tmp_path}"]
+    assert cli.main(words) == 0
+    found = json.loads((tmp_path / "diagnosis.json").read_text())["rounds"][0]["sharpness"]
+    told = ", ".join(f"{label} {value:.1f}" for label, value in found.items())
+    assert f"round 0: sharpness for steps with {told}" in capsys.readouterr().out
+    assert 0 < found["centralize"] < found["no filter"]
+
+
 def test_the_trainer_takes_recommended_ratios(finished, tmp_path, capsys, make_engine):
     out = tmp_path / "out"
     assert cli.main(["diagnose", str(finished.path), "--out", str(out), "--quiet"]) == 0
@@ -340,6 +350,7 @@ def test_gradient_files(gradient_files, tmp_path, capsys):
         (["--gradients", "{good}", "{good}", "--select=nothing"], "matches none"),
         (["--gradients", "{good}", "{good}", "--select=("], "no regular expression"),
         (["--gradients", "{good}", "{good}", "--local"], "--local is about a run"),
+        (["--gradients", "{good}", "{good}", "--sharpness"], "--sharpness is about a run"),
     ],
 )
 def test_refusals(arguments, message, finished, gradient_files, tmp_path, capsys):
