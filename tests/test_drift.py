@@ -61,6 +61,14 @@ def test_low_frequencies_are_what_must_go(walked):
     assert min(left[name] for name in ("random", "fft_high", "order random")) > 0.9
 
 
+def test_the_filter_meets_less_sharpness(walked):
+    found = diagnosis(walked / "sharp")["rounds"][0]["sharpness"]
+    told = re.search(r"no filter (\S+), fft (\S+), random (\S+)$", PAGE, re.M)
+    for label, shown in zip(("no filter", "fft", "random"), told.groups(), strict=True):
+        assert float(shown) == pytest.approx(found[label], rel=0.1)
+    assert found["fft"] < 0.75 * found["no filter"] < 0.8 * found["random"]
+
+
 def test_white_noise_is_recognised(walked):
     found = diagnosis(walked / "diagnosis")
     assert all(share == pytest.approx(0.1, abs=0.05) for share in found["bands"]["share"])
