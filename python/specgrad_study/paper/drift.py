@@ -119,10 +119,12 @@ def measured(
     *of: str | int,
     rounds: set[int] | None = None,
 ) -> Measured:
-    """A value for each diagnosed seed: ``value(checkpoints, *of)``; ``rounds`` are expected."""
-    values = {seed: v for seed, each in known.items() if (v := value(each, *of)) is not None}
+    """A value for each seed that was diagnosed at all ``rounds``: ``value(checkpoints, *of)``."""
+    rounds = rounds or rounds_of(known)
+    whole = {seed: each for seed, each in known.items() if rounds_of({seed: each}) >= rounds}
+    values = {seed: v for seed, each in whole.items() if (v := value(each, *of)) is not None}
     sources = {seed: Source.of(known[seed][0].origin) for seed in values}
-    return Measured(values, absent(cell, known, rounds or rounds_of(known)), sources)
+    return Measured(values, absent(cell, known, rounds), sources)
 
 
 def bands_of(checkpoints: Sequence[Checkpoint], source: str) -> list[float]:
