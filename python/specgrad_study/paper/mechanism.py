@@ -10,14 +10,25 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from specgrad_study.diagnosis.collect import FULL, Checkpoint
 from specgrad_study.diagnosis.sharpness import UNFILTERED
-from specgrad_study.paper import drift
+from specgrad_study.paper import drift, figures
 from specgrad_study.paper.archive import Archive, Results
 from specgrad_study.paper.claims import Claim, above, close, each_above
 from specgrad_study.paper.drift import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
-from specgrad_study.paper.experiment import Cell, Context, Experiment, accuracies, against, grid
+from specgrad_study.paper.experiment import (
+    Cell,
+    Context,
+    Experiment,
+    Part,
+    accuracies,
+    against,
+    grid,
+)
 from specgrad_study.paper.presets import Preset
 
 MAIN = "CIFAR-10, alpha 0.1"
@@ -70,6 +81,31 @@ def _measure(cells: Sequence[Cell], context: Context) -> None:
         drift.measure([_diagnosed(cells)], context, request)
 
 
+def _draw_sharpness(part: Part, archive: Archive, out: Path) -> list[Path]:
+    """What each contender gains by how sharp the loss is for its steps: a dot for each seed."""
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    for number, row in enumerate(MECHANISM):
+        base = part.results[NONE, MAIN].values
+        gains = part.apart(row, MAIN) if row != NONE else dict.fromkeys(base, 0.0)
+        sharp = part.results[UNFILTERED if row == NONE else row, SHARPNESS].values
+        seeds = sorted(gains.keys() & sharp.keys())
+        if seeds:
+            colour = "black" if row == NONE else f"C{number - 1}"
+            values = [[held[seed] for seed in seeds] for held in (sharp, gains)]
+            axes.plot(*values, "os^"[number % 3], color=colour, label=row, alpha=0.8)
+    if not axes.lines:
+        return []
+    config = _diagnosed(part.cells).config
+    if config:
+        axes.axvline(2 / config.lr, color="black", lw=0.8, ls="--", label="2 / learning rate")
+    axes.set_xlabel("sharpness, mean over clients and rounds")
+    axes.set_ylabel(f"{part.experiment.unit}\nmore than {NONE}")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right center", fontsize="small")
+    return figures.save(figure, out / f"{part.experiment.name}-sharpness.png")
+
+
 EXPERIMENT = Experiment(
     name="mechanism",
     title="What does the work?",
@@ -106,6 +142,7 @@ EXPERIMENT = Experiment(
             columns=(SHARPNESS,),
         ),
     ),
+    draws=(figures.gains, _draw_sharpness),
     reading=reading,
     measure=_measure,
     baseline=against(NONE),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from specgrad_fl.config import Config
-from specgrad_study.diagnosis.collect import Request
-from specgrad_study.paper import drift, means, mechanism
-from specgrad_study.paper.archive import Archive
-from specgrad_study.paper.experiment import Cell, Context
-from specgrad_study.paper.presets import PRESETS
+from specgrad_study.paper import drift, means
+from specgrad_study.paper.experiment import Cell
 
 from specgrad_kernels import filter_grads_
 
@@ -61,25 +57,3 @@ def test_a_seed_that_lacks_rounds_has_no_value_and_they_are_named():
     ]
     whole = drift.measured(cell, {0: at(0)}, lambda held: 1.0, rounds={0, 5})
     assert str(whole.missing[0]) == "seed 0: not diagnosed at rounds 5"
-
-
-def test_sharpness_is_measured_along_the_run_and_read_again(tmp_path, monkeypatch):
-    tried = {label: drift.MECHANISM[label] for label in (drift.FFT, drift.CENTRALIZE)}
-    small = Request(noise_batches=0, sharpness=True, contenders=tried)
-    monkeypatch.setattr(drift, "SHARPNESS", small)
-    monkeypatch.setattr(drift, "REQUEST", Request(noise_batches=0))
-    preset = PRESETS["smoke"]()
-    cells = mechanism.EXPERIMENT.cells(preset)
-    mechanism.EXPERIMENT.measure(cells, Context(preset, tmp_path, lambda text: None))
-    results = mechanism.EXPERIMENT.reading(cells, Archive(tmp_path), "last10")
-    found = {row: each.values for (row, column), each in results.items() if column == "sharpness"}
-    assert set(found) == {"no filter", *drift.MECHANISM} - {"none"}
-    rounds = [
-        json.loads(path.read_text())["checkpoint"]["sharpness"]
-        for path in sorted(tmp_path.glob("sharpness/*/round-*.json"))
-    ]
-    assert len(rounds) == 2
-    assert set(rounds[0]) == {"no filter", drift.FFT, drift.CENTRALIZE}
-    for label in rounds[0]:
-        assert found[label] == {0: pytest.approx(sum(each[label] for each in rounds) / 2)}
-    assert not found["mean of the layer"]
