@@ -65,7 +65,7 @@ def test_the_filter_meets_less_sharpness(walked):
     found = diagnosis(walked / "sharp")["rounds"][0]["sharpness"]
     told = re.search(r"no filter (\S+), fft (\S+), random (\S+)$", PAGE, re.M)
     for label, shown in zip(("no filter", "fft", "random"), told.groups(), strict=True):
-        assert float(shown) == pytest.approx(found[label], rel=0.1)
+        assert float(shown) == pytest.approx(found[label], rel=0.02)
     assert found["fft"] < 0.75 * found["no filter"] < 0.8 * found["random"]
 
 

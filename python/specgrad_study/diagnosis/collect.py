@@ -28,6 +28,7 @@ from specgrad_fl.prepare import Blueprint
 from specgrad_fl.samples import Samples
 from specgrad_fl.seeding import generator
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from specgrad_kernels import FilterPlan, FilterSpec, select_layers
 from specgrad_kernels.flow import EMBEDDING, SHORTCUT, SHORTCUT_BY_SHAPE, TRANSITION
@@ -168,6 +169,10 @@ def tried_plans(
     return {label: FilterPlan(layers, changed(spec, each)) for label, each in request.after.items()}
 
 
+def _of_client(client: int, number: int, error: Exception) -> ConfigError:
+    return ConfigError(f"client {client} in round {number}: {error}")
+
+
 def weight_tensors(model: nn.Module) -> list[str]:
     """Tensors whose spectra are shown: weights, but no bias, norm, shortcut or embedding."""
     try:
@@ -259,7 +264,7 @@ class Collector:
             meters[0].add(weight, gradients)  # type: ignore[arg-type]
             meters[1].add(weight)
         except ValueError as error:
-            raise ConfigError(f"client {client} in round {number}: {error}") from error
+            raise _of_client(client, number, error) from error
 
     def _draw_batch(self, client: int, draw: torch.Generator) -> Tensor:
         """The samples of one mini-batch."""
@@ -271,10 +276,16 @@ class Collector:
         self.flat.grads.zero_()
         self._backward(batch, len(batch))
 
-    def _sharpness(self, batch: Tensor) -> dict[str, float]:
+    def _sharpness(self, batch: Tensor, client: int, number: int) -> dict[str, float]:
         """For steps on one mini-batch, without a filter and through each."""
         x, y = self.samples.train_batch(batch)
-        return sharpness(self.flat, F.cross_entropy(self.flat.model(x), y), self.plans)
+        try:
+            # the other ways to compute attention have no second derivative
+            with sdpa_kernel(SDPBackend.MATH):
+                loss = F.cross_entropy(self.flat.model(x), y)
+            return sharpness(self.flat, loss, self.plans)
+        except (ValueError, RuntimeError) as error:  # a model may hold more that has none
+            raise _of_client(client, number, error) from error
 
     def checkpoint(
         self,
@@ -303,7 +314,7 @@ class Collector:
                 self._batch_gradient(batch)
                 self._add(meters[BATCH], size, each, round_number)
             if self.request.sharpness:
-                sharp.append(self._sharpness(batch))
+                sharp.append(self._sharpness(batch, each, round_number))
         return Checkpoint(
             round=round_number,
             clients=list(clients),

@@ -33,6 +33,8 @@ def largest_eigenvalue(
     >>> round(largest_eigenvalue(lambda vector: scale * vector, torch.ones(3)), 4)
     3.0
     """
+    if not start.norm() > 0:
+        raise ValueError("the gradient is zero: sharpness is sought from where it points")
     basis = [start / start.norm()]
     small = torch.zeros(steps + 1, steps, dtype=torch.float64)
     for step in range(steps):

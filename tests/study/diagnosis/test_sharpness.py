@@ -7,7 +7,9 @@ import specgrad_data
 import torch
 import torch.nn.functional as F
 from specgrad_fl import prepare
+from specgrad_fl.errors import ConfigError
 from specgrad_fl.vectors import FlatModel
+from specgrad_study.diagnosis import collect
 from specgrad_study.diagnosis.collect import Collector, Request
 from specgrad_study.diagnosis.sharpness import UNFILTERED, largest_eigenvalue, sharpness
 from torch import nn
@@ -49,6 +51,11 @@ def test_a_map_that_ends_early():
     assert len(calls) == 2
 
 
+def test_a_gradient_that_is_zero_is_refused():
+    with pytest.raises(ValueError, match="the gradient is zero"):
+        largest_eigenvalue(lambda vector: vector, torch.zeros(3))
+
+
 def test_of_a_small_network_by_its_whole_hessian():
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -83,12 +90,31 @@ def test_of_a_small_network_by_its_whole_hessian():
     assert found["centralize"] < 0.9 * found[UNFILTERED]
 
 
-def test_a_checkpoint_has_the_mean_over_clients(small):
-    settings = small(batch_size=8)
+def collector_of(settings):
     dataset = specgrad_data.load("digits")
     tried = {"centralize": {"filter": "centralize"}}
     request = Request(noise_batches=0, sharpness=True, contenders=tried)
-    collector = Collector(settings, dataset, prepare.divide(settings, dataset), request)
+    return Collector(settings, dataset, prepare.divide(settings, dataset), request)
+
+
+def test_attention_has_a_second_derivative(small):
+    collector = collector_of(small(batch_size=4, model="vit_small"))
+    found = collector.checkpoint(collector.flat.weights.clone(), [1]).sharpness
+    assert 0 < found["centralize"] <= found[UNFILTERED] * 1.001
+
+
+def test_a_model_without_one_is_named_in_a_sentence(small, monkeypatch):
+    def refusing(*given):
+        raise RuntimeError("derivative for some backward is not implemented")
+
+    monkeypatch.setattr(collect, "sharpness", refusing)
+    collector = collector_of(small(batch_size=4))
+    with pytest.raises(ConfigError, match="client 1 in round 0: derivative for some"):
+        collector.checkpoint(collector.flat.weights.clone(), [1])
+
+
+def test_a_checkpoint_has_the_mean_over_clients(small):
+    collector = collector_of(small(batch_size=8))
     weights = collector.flat.weights.clone()
     both, one, other = (
         collector.checkpoint(weights, clients).sharpness for clients in ([1, 3], [1], [3])
