@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -165,7 +166,7 @@ def test_other_files_of_other_runs_are_noticed(runs, tmp_path, small):
             training.resume(run.path)
     run = copy_of(runs[0], tmp_path / "inputs")
     text = run.inputs_path.read_text()
-    run.inputs_path.write_text(text.replace('"mean": [\n      0.', '"mean": [\n      0.9'))
+    run.inputs_path.write_text(re.sub(r'("mean": \[\s*0\.)', r"\g<1>9", text))
     assert run.inputs_path.read_text() != text
     for use in (training.resume, lambda path: load_run(path).model()):
         with pytest.raises(RunError, match=r"inputs\.json has changed since it was written"):
