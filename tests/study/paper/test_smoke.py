@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 
 import numpy as np
@@ -238,14 +237,3 @@ def test_similarities_lie_below_one(play):
     assert "penultimate: FedAvg" in rows
     assert "layer3: FedAvg" not in rows, "the penultimate layer by another name"
     assert all(0 < played.value(row, "CIFAR-10") < 100 for row in rows)
-
-
-def test_sharpness_is_the_mean_over_diagnosed_rounds(play):
-    played = play("mechanism")
-    paths = sorted(played.runs.glob("sharpness/*/round-*.json"))
-    rounds = [json.loads(path.read_text())["checkpoint"]["sharpness"] for path in paths]
-    assert len(rounds) == 2
-    for label in ("no filter", drift.FFT, drift.CENTRALIZE):
-        expected = sum(each[label] for each in rounds) / 2
-        assert played.value(label, "sharpness") == pytest.approx(expected)
-    assert played.value(drift.CENTRALIZE, "sharpness") < played.value("no filter", "sharpness")
