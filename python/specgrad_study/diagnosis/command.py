@@ -57,12 +57,11 @@ def run(arguments: argparse.Namespace) -> None:
 def _check_source(arguments: argparse.Namespace) -> None:
     """Refuse a flag that means nothing for what is diagnosed."""
     if arguments.gradients:
-        other, flags = (
-            "a run",
-            ["rounds", "local", "sharpness", "smoothness", "data_root", "source"],
-        )
+        other = "a run"
+        flags = ["rounds", "local", "sharpness", "smoothness", "data_root", "source"]
     else:
-        other, flags = "gradient files", ["weights", "select"]
+        other = "gradient files"
+        flags = ["weights", "select"]
     for name in flags:
         if getattr(arguments, name) not in (None, [], "", False, FULL):
             raise ConfigError(f"--{name.replace('_', '-')} is about {other}; leave it out")

@@ -42,10 +42,11 @@ def largest_eigenvalue(
         for row, known in enumerate(basis):
             small[row, step] = float(torch.dot(known, vector))
             vector = vector - small[row, step] * known
-        small[step + 1, step] = float(vector.norm())
+        length = vector.norm()
+        small[step + 1, step] = float(length)
         if small[step + 1, step] <= _NOTHING * small.abs().max():
             break
-        basis.append(vector / vector.norm())
+        basis.append(vector / length)
     found = torch.linalg.eigvals(small[: step + 1, : step + 1])
     return float(found.real.max())
 
