@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import re
@@ -47,8 +48,9 @@ def report() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def commit() -> str | None:
-    """The commit of this source tree; ``None`` for an installed package."""
+    """The commit of this source tree when first asked; ``None`` for an installed package."""
     command = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -56,6 +58,7 @@ def commit() -> str | None:
         return None
 
 
+@functools.cache
 def _version(name: str) -> str:
     try:
         return metadata.version(name)

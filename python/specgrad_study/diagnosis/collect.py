@@ -35,7 +35,7 @@ from specgrad_kernels.flow import EMBEDDING, SHORTCUT, SHORTCUT_BY_SHAPE, TRANSI
 from specgrad_study.diagnosis import theory
 from specgrad_study.diagnosis.disagreement import Disagreement
 from specgrad_study.diagnosis.effects import Effect, Effects, Filtering
-from specgrad_study.diagnosis.sharpness import sharpness
+from specgrad_study.diagnosis.sharpness import UNFILTERED, sharpness
 from specgrad_study.diagnosis.similarity import IMAGES
 from specgrad_study.diagnosis.snapshot import Snapshot
 from specgrad_study.diagnosis.theory import Noise
@@ -128,8 +128,8 @@ class Request:
     images: test images for the features
     batch: whether one mini-batch is a source of the gradient besides the full pass
     contenders: the same by settings of a configuration
-    sharpness: whether to measure how sharp the loss of a mini-batch is for steps without a filter
-        and through each of those that are tried
+    sharpness: labels of filters, of those that are tried and ``UNFILTERED``, for whose steps it is
+        measured how sharp the loss of a mini-batch is
     """
 
     changes: Changes = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Request:
     images: int = IMAGES
     batch: bool = False
     contenders: Mapping[str, Changes] = field(default_factory=dict)
-    sharpness: bool = False
+    sharpness: Sequence[str] = ()
 
     def key(self, config: Config) -> str:
         """Fingerprint of configuration and request: stored rounds of another are not taken."""
@@ -277,13 +277,15 @@ class Collector:
         self._backward(batch, len(batch))
 
     def _sharpness(self, batch: Tensor, client: int, number: int) -> dict[str, float]:
-        """For steps on one mini-batch, without a filter and through each."""
+        """For steps on one mini-batch, through each filter that was asked for."""
+        tried = {UNFILTERED: None, **self.plans}
+        plans = {label: tried[label] for label in self.request.sharpness}
         x, y = self.samples.train_batch(batch)
         try:
             # the other ways to compute attention have no second derivative
             with sdpa_kernel(SDPBackend.MATH):
                 loss = F.cross_entropy(self.flat.model(x), y)
-            return sharpness(self.flat, loss, self.plans)
+            return sharpness(self.flat, loss, plans)
         except (ValueError, RuntimeError) as error:  # a model may hold more that has none
             raise _of_client(client, number, error) from error
 
@@ -325,7 +327,7 @@ class Collector:
             effects={name: each.result() for name, (_, each) in meters.items() if self.plans},
             sharpness={
                 label: statistics.fmean(each[label] for each in sharp)
-                for label in (sharp[0] if sharp else ())
+                for label in self.request.sharpness
             },
         )
 

@@ -15,6 +15,7 @@ from specgrad_kernels.spec import METHODS
 from specgrad_study.diagnosis import files, replay
 from specgrad_study.diagnosis.collect import FULL, SOURCES, UPDATE, Changes, Request, Say
 from specgrad_study.diagnosis.report import Diagnosis, as_json, as_text, theory
+from specgrad_study.diagnosis.sharpness import UNFILTERED
 from specgrad_study.fleet import status
 
 
@@ -41,13 +42,14 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.noise_batches < 0:
         raise ConfigError(f"--noise-batches is {arguments.noise_batches}; the least is 0")
     given = {"ratio": arguments.ratio, "order": arguments.order}
+    after = tried(arguments.filters, arguments.orders)
     request = Request(
         changes={name: value for name, value in given.items() if value is not None},
-        after=tried(arguments.filters, arguments.orders),
+        after=after,
         noise_batches=arguments.noise_batches,
         local=arguments.local or arguments.source == UPDATE,
         batch=arguments.local or arguments.source != FULL,
-        sharpness=arguments.sharpness,
+        sharpness=(UNFILTERED, *after) if arguments.sharpness else (),
     )
     diagnose = _from_files if arguments.gradients else _from_run
     with status(arguments.quiet) as say:

@@ -51,8 +51,10 @@ def largest_eigenvalue(
     return float(found.real.max())
 
 
-def sharpness(flat: FlatModel, loss: Tensor, plans: Mapping[str, Filtering]) -> dict[str, float]:
-    """Of ``loss``, for steps without a filter and through each; ``flat.grads`` is overwritten."""
+def sharpness(
+    flat: FlatModel, loss: Tensor, plans: Mapping[str, Filtering | None]
+) -> dict[str, float]:
+    """Of ``loss``, for steps through each filter, or ``None``; ``flat.grads`` is overwritten."""
     weights = [flat.model.get_parameter(name) for name in flat.segments]
     gradients = torch.autograd.grad(loss, weights, create_graph=True)
     start = torch.cat([each.detach().reshape(-1) for each in gradients])
@@ -67,8 +69,7 @@ def sharpness(flat: FlatModel, loss: Tensor, plans: Mapping[str, Filtering]) -> 
             plan.filter_grads_()
         return flat.grads.clone()
 
-    each_plan: dict[str, Filtering | None] = {UNFILTERED: None, **plans}
     return {
         label: largest_eigenvalue(functools.partial(curvature, plan=plan), start)
-        for label, plan in each_plan.items()
+        for label, plan in plans.items()
     }

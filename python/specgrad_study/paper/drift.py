@@ -11,6 +11,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from specgrad_fl import storage
@@ -21,6 +22,7 @@ from specgrad_study import diagnosis
 from specgrad_study.diagnosis import pictures, replay
 from specgrad_study.diagnosis.collect import BATCH, FULL, UPDATE, Checkpoint, Request
 from specgrad_study.diagnosis.report import mean_similarity
+from specgrad_study.diagnosis.sharpness import UNFILTERED
 from specgrad_study.diagnosis.similarity import PENULTIMATE
 from specgrad_study.paper.ablations import INNERMOST, OUTERMOST, order_settings
 from specgrad_study.paper.archive import Archive, Measured, Missing, Results, Source
@@ -58,7 +60,7 @@ TRIED: Rows = {
 CONTENDERS = {**TRIED, **{label: each for label, each in MECHANISM.items() if each}}
 
 REQUEST = Request(noise_batches=0, local=True, batch=True, contenders=CONTENDERS)
-SHARPNESS = Request(noise_batches=0, contenders=MECHANISM, sharpness=True)
+SHARP = (UNFILTERED, *(label for label, each in MECHANISM.items() if each))
 # sources of a client's gradient, as columns of the table
 COLUMNS = {FULL: "full pass", BATCH: "one batch", UPDATE: "local update"}
 # the definition that the theory uses; the others stand beside it
@@ -68,15 +70,21 @@ SKEWED, ALIKE = "alpha 0.1", "alpha 100"
 Found = dict[int, list[Checkpoint]]
 
 
-def _place(config: Config, folder: Path, request: Request) -> Path:
-    return folder / ("sharpness" if request.sharpness else "diagnosis") / run_name(config)
+def _request(config: Config) -> Request:
+    """Sharpness takes as long as the rest: it is asked for where the mechanism is sought."""
+    plain = config.filter == "none" and config.alpha < 1
+    return replace(REQUEST, sharpness=SHARP) if plain else REQUEST
 
 
-def measure(cells: Sequence[Cell], context: Context, request: Request = REQUEST) -> None:
+def _place(config: Config, folder: Path) -> Path:
+    return folder / "diagnosis" / run_name(config)
+
+
+def measure(cells: Sequence[Cell], context: Context) -> None:
     """Diagnose every cell at the preset's rounds; those that are stored are not measured again."""
     for cell in cells:
         for config in cell.configs():
-            out = _place(config, context.folder, request)
+            out, request = _place(config, context.folder), _request(config)
             known = {checkpoint.round for checkpoint in replay.stored(config, out, request)}
             if known >= set(context.preset.diagnosed):
                 continue
@@ -86,10 +94,10 @@ def measure(cells: Sequence[Cell], context: Context, request: Request = REQUEST)
             replay.along(played, context.preset.diagnosed, out, request, say=context.say)
 
 
-def found(cell: Cell, archive: Archive, request: Request = REQUEST) -> Found:
+def found(cell: Cell, archive: Archive) -> Found:
     """What was measured so far, by seed and round."""
     held = {
-        config.seed: replay.stored(config, _place(config, archive.folder, request), request)
+        config.seed: replay.stored(config, _place(config, archive.folder), _request(config))
         for config in cell.configs()
     }
     return {seed: checkpoints for seed, checkpoints in held.items() if checkpoints}

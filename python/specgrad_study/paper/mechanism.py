@@ -64,8 +64,7 @@ def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
                 left = drift.measured(cell, known, drift.left, FULL, label, what)
                 removed = {seed: 100 - value for seed, value in left.values.items()}
                 results[label, f"{what} removed, %"] = replace(left, values=removed)
-    known = drift.found(cell, archive, drift.SHARPNESS)
-    for label in (UNFILTERED, *(label for label in MECHANISM if label != NONE)):
+    for label in drift.SHARP:
         results[label, SHARPNESS] = drift.measured(cell, known, _sharpness, label)
     return results
 
@@ -77,8 +76,7 @@ def _sharpness(checkpoints: Sequence[Checkpoint], label: str) -> float | None:
 
 
 def _measure(cells: Sequence[Cell], context: Context) -> None:
-    for request in (drift.REQUEST, drift.SHARPNESS):
-        drift.measure([_diagnosed(cells)], context, request)
+    drift.measure([_diagnosed(cells)], context)
 
 
 def _draw_sharpness(part: Part, archive: Archive, out: Path) -> list[Path]:

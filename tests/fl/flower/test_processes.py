@@ -159,7 +159,7 @@ def told_as_nobody(action: Callable[[], str]) -> str:
 def test_the_command_is_killed_and_resumed(tmp_path):
     """Nobody else reaches its processes, and they end with it."""
     private = has_networks_of_its_own()
-    settings = {**SETTINGS, "method": "feddyn", "filter": "lap"}
+    settings = {**SETTINGS, "clients": 2, "active": 2, "method": "feddyn", "filter": "lap"}
     flags = [f"--{k.replace('_', '-')}={v}" for k, v in settings.items()]
 
     def start(*words: str) -> subprocess.Popen:

@@ -65,7 +65,8 @@ def test_of_a_small_network_by_its_whole_hessian():
     flat = FlatModel(model)
     plan = FilterPlan.for_model(model, FilterSpec("centralize"))
     weights = flat.weights.clone()
-    found = sharpness(flat, F.cross_entropy(model(x), y), {"centralize": plan})
+    plans = {UNFILTERED: None, "centralize": plan}
+    found = sharpness(flat, F.cross_entropy(model(x), y), plans)
     assert torch.equal(flat.weights, weights)
 
     def loss(vector):
@@ -93,7 +94,7 @@ def test_of_a_small_network_by_its_whole_hessian():
 def collector_of(settings):
     dataset = specgrad_data.load("digits")
     tried = {"centralize": {"filter": "centralize"}}
-    request = Request(noise_batches=0, sharpness=True, contenders=tried)
+    request = Request(noise_batches=0, sharpness=(UNFILTERED, "centralize"), contenders=tried)
     return Collector(settings, dataset, prepare.divide(settings, dataset), request)
 
 
