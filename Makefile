@@ -32,8 +32,9 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two processes of one thread each; tests of threads ask for more themselves.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses 2 --dist worksteal
+# Three processes of one thread each, for two cores: tests that wait for Flower leave theirs idle.
+# Tests of a file share what they set up, so one process runs them; others ask for threads themselves.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: lint
 	$(PYTEST)

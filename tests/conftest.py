@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,6 +11,24 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+HERE = Path(__file__).parent
+# What takes a minute or more comes first: begun last, it would keep the other processes waiting.
+LONGEST = [
+    HERE / name
+    for name in (
+        "fl/flower/test_processes.py",
+        "study/paper/test_smoke.py",
+        "test_readme.py",
+        "test_drift.py",
+        "triton/test_interpreted.py",
+        "fl/test_resume.py",
+    )
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

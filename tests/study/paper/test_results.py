@@ -155,26 +155,6 @@ def test_an_earlier_report_stands_in_for_runs(play, tmp_path):
     )
 
 
-def test_what_was_measured_besides_runs_is_taken_too(play, tmp_path):
-    played = play("cka")
-    out = tmp_path / "out"
-    flags = [f"--runs={tmp_path / 'none'}", f"--out={out}", "--report-only"]
-    assert reproduce("cka", *flags, f"--with={played.report / 'results.json'}") == 0
-    now = json.loads((out / "results.json").read_text("utf-8"))["experiments"]["cka"]
-    assert [v["values"] for v in now["values"]] == [v["values"] for v in played.results["values"]]
-    assert "not diagnosed" not in (out / "report.md").read_text("utf-8")
-
-
-def test_a_picture_outlives_the_rounds_it_was_drawn_from(play, tmp_path):
-    played = play("spectral-bias")
-    out = tmp_path / "out"
-    flags = [f"--runs={tmp_path / 'none'}", f"--out={out}", "--report-only"]
-    assert reproduce("spectral-bias", *flags, f"--with={played.report / 'results.json'}") == 0
-    drawn = (played.report / "spectral-bias.png").read_bytes()
-    assert (out / "spectral-bias.png").read_bytes() == drawn
-    assert "](spectral-bias.png)" in (out / "report.md").read_text("utf-8")
-
-
 def test_an_earlier_report_of_another_preset_is_read_and_said(play, tmp_path):
     played = play("strategies")
     stored = json.loads((played.report / "results.json").read_text("utf-8"))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import specgrad_data
 import torch
+from specgrad_fl import cli
 from specgrad_fl.engine import Engine
 from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
@@ -237,3 +240,24 @@ def test_similarities_lie_below_one(play):
     assert "penultimate: FedAvg" in rows
     assert "layer3: FedAvg" not in rows, "the penultimate layer by another name"
     assert all(0 < played.value(row, "CIFAR-10") < 100 for row in rows)
+
+
+def reported(name: str, out: Path, earlier: Path) -> str:
+    """The report of an experiment without a single run, from an earlier one."""
+    flags = [f"--runs={out / 'none'}", f"--out={out}", "--report-only", "--preset=smoke", "--quiet"]
+    assert cli.main(["reproduce", name, *flags, f"--with={earlier / 'results.json'}"]) == 0
+    return (out / "report.md").read_text("utf-8")
+
+
+def test_what_was_measured_besides_runs_is_taken_too(play, tmp_path):
+    played = play("cka")
+    assert "not diagnosed" not in reported("cka", tmp_path, played.report)
+    now = json.loads((tmp_path / "results.json").read_text("utf-8"))["experiments"]["cka"]
+    assert [v["values"] for v in now["values"]] == [v["values"] for v in played.results["values"]]
+
+
+def test_a_picture_outlives_the_rounds_it_was_drawn_from(play, tmp_path):
+    played = play("spectral-bias")
+    assert "](spectral-bias.png)" in reported("spectral-bias", tmp_path, played.report)
+    drawn = (played.report / "spectral-bias.png").read_bytes()
+    assert (tmp_path / "spectral-bias.png").read_bytes() == drawn
