@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2] / "python"
 
 
@@ -38,44 +40,46 @@ def imports_of(path: Path) -> set[str]:
     return found & set(MODULES)
 
 
-GRAPH = {name: imports_of(path) for name, path in MODULES.items()}
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    return {name: imports_of(path) for name, path in MODULES.items()}
 
 
-def test_no_import_cycle_at_any_level():
+def test_no_import_cycle_at_any_level(graph):
     """Imports inside functions count: one that hides a cycle is one."""
     done: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> None:
         assert name not in trail, " -> ".join([*trail[trail.index(name) :], name])
         if name not in done:
-            for other in sorted(GRAPH[name]):
+            for other in sorted(graph[name]):
                 visit(other, (*trail, name))
             done.add(name)
 
-    for name in GRAPH:
+    for name in graph:
         visit(name, ())
 
 
-def test_the_core_knows_neither_flower_nor_the_studies():
-    for name, found in GRAPH.items():
+def test_the_core_knows_neither_flower_nor_the_studies(graph):
+    for name, found in graph.items():
         if name.startswith("specgrad_fl") and not name.startswith("specgrad_fl.flower"):
             strangers = {n for n in found if n.startswith(("specgrad_fl.flower", "specgrad_study"))}
             assert not strangers, f"{name} imports {strangers}"
 
 
-def test_the_data_know_nothing_of_the_trainer():
-    for name, found in GRAPH.items():
+def test_the_data_know_nothing_of_the_trainer(graph):
+    for name, found in graph.items():
         if name.startswith("specgrad_data"):
             assert all(other.startswith("specgrad_data") for other in found), name
 
 
-def test_flower_does_not_know_the_studies():
-    for name, found in GRAPH.items():
+def test_flower_does_not_know_the_studies(graph):
+    for name, found in graph.items():
         if name.startswith("specgrad_fl.flower"):
             assert not {n for n in found if n.startswith("specgrad_study")}, name
 
 
-def test_constructors_start_no_process_and_open_no_file():
+def test_constructors_start_no_process_and_open_no_file(graph):
     starting = {"Popen", "start", "open", "unlink", "write_text", "write_bytes", "mkdir"}
     for name, path in MODULES.items():
         if not name.startswith("specgrad_fl") or name.startswith("specgrad_fl.flower"):

@@ -10,7 +10,6 @@ import torch.multiprocessing as mp
 from helpers import distance, truth
 from process_group import train_in_parallel
 from torch import nn
-from torch._dynamo.testing import CompileCounter
 
 from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_, program
 from specgrad_kernels.kinds import METHODS
@@ -182,6 +181,10 @@ def test_compiled_calls_equal_plain_ones(options):
 
 def test_plans_with_equal_specs_share_a_compiled_graph():
     """A graph per plan would soon reach the compiler's limit."""
+    from torch._dynamo.testing import (
+        CompileCounter,
+    )  # seconds, which collecting tests need not wait
+
     graphs = CompileCounter()
     torch._dynamo.reset()
 

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from specgrad_study.paper.numbers import Place
 
@@ -130,7 +130,7 @@ class Interval:
         each, count = list(differences.values()), len(differences)
         half = None
         if count > 1:
-            t = float(stats.t.ppf((1 + level) / 2, count - 1))
+            t = float(stdtrit(count - 1, (1 + level) / 2))
             half = t * statistics.stdev(each) / math.sqrt(count)
         return Interval(statistics.fmean(each), half, count)
 
