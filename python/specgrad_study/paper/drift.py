@@ -72,8 +72,8 @@ Found = dict[int, list[Checkpoint]]
 
 def _request(config: Config) -> Request:
     """Sharpness takes as long as the rest: it is asked for where the mechanism is sought."""
-    plain = config.filter == "none" and config.alpha < 1
-    return replace(REQUEST, sharpness=SHARP) if plain else REQUEST
+    sought = config.filter == "none" and f"alpha {config.alpha:g}" == SKEWED
+    return replace(REQUEST, sharpness=SHARP) if sought else REQUEST
 
 
 def _place(config: Config, folder: Path) -> Path:

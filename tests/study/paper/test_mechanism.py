@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from specgrad_fl.config import Config
-from specgrad_study.paper import drift, means
+from specgrad_fl.runs import run_name
+from specgrad_study.paper import drift, means, mechanism
 from specgrad_study.paper.experiment import Cell
+from specgrad_study.paper.presets import PRESETS
 
 from specgrad_kernels import filter_grads_
 
@@ -41,6 +43,19 @@ def test_the_power_of_a_staircase_by_periodogram():
 
 def test_all_of_the_power_is_there():
     assert means.removed(1.0, 144) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_sharpness_is_measured_along_one_run_of_all_that_are_diagnosed(preset):
+    diagnosed = [
+        cell
+        for experiment in (drift.SPECTRAL_BIAS, drift.CKA)
+        for cell in experiment.cells(PRESETS[preset]())
+        if cell.config
+    ]
+    sharp = {run_name(c.config) for c in diagnosed if drift._request(c.config).sharpness}
+    cells = mechanism.EXPERIMENT.cells(PRESETS[preset]())
+    assert sharp == {run_name(mechanism._diagnosed(cells).config)}
 
 
 def test_a_seed_that_lacks_rounds_has_no_value_and_they_are_named():
