@@ -209,14 +209,7 @@ def test_client_states_remember_the_last_stored(tmp_path_factory, actions, capac
 
 def test_mixed_precision_trains(tmp_path, small):
     """In a process of its own, where instructions that virtual machines lack are left out."""
-    flags = [
-        "--clients=24",
-        "--active=1",
-        "--rounds=1",
-        "--epochs=1",
-        "--filter=fft",
-        "--workers=1",
-    ]
+    flags = ["--clients=24", "--active=1", "--rounds=1", "--filter=fft", "--workers=1"]
     lines = [["train", *flags, f"--amp={a}", f"--out={tmp_path / a}"] for a in ("bf16", "fp16")]
     program = "import sys; from specgrad_fl import cli; print([cli.main(line) for line in {}])"
     done = subprocess.run(
@@ -227,7 +220,7 @@ def test_mixed_precision_trains(tmp_path, small):
     if "does not work on this CPU" in done.stderr:
         pytest.skip(done.stderr)
     assert done.stdout.splitlines()[-1:] == ["[0, 0]"], done.stderr
-    config = small(batch_size=50, clients=24, active=1, filter="fft", rounds=1, epochs=1)
+    config = small(batch_size=50, clients=24, active=1, filter="fft", rounds=1)
     plain = training.train(config, tmp_path / "plain")
     for name in ("bf16", "fp16"):
         mixed = RunDirectory(tmp_path / name)

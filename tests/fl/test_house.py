@@ -79,7 +79,7 @@ def test_flower_does_not_know_the_studies(graph):
             assert not {n for n in found if n.startswith("specgrad_study")}, name
 
 
-def test_constructors_start_no_process_and_open_no_file(graph):
+def test_constructors_start_no_process_and_open_no_file():
     starting = {"Popen", "start", "open", "unlink", "write_text", "write_bytes", "mkdir"}
     for name, path in MODULES.items():
         if not name.startswith("specgrad_fl") or name.startswith("specgrad_fl.flower"):

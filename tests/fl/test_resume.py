@@ -109,8 +109,7 @@ def train_and_die_at(config: Config, path: Path, operation: int) -> Callable[[],
     return work
 
 
-# FedAvg, and the methods that keep something between rounds
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "fedcm", "fedawa"])
+@pytest.mark.parametrize("method", METHODS)
 def test_killed_at_random_file_operations(tmp_path, small, method, trained_once):
     config = small(method=method, filter="fft", rounds=3, clients=8, active=2)
     reference = trained_once(config)

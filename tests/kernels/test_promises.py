@@ -28,13 +28,13 @@ def exactly(signals, factor):
 
 
 def chosen_bins(d):
-    """All of a short signal; of a long one every bin near an edge, and twenty of the others."""
+    """All of a short signal; of a long one every bin near an edge, and fifty of the others."""
     bins = np.arange(d // 2 + 1)
-    if d <= 500:
+    if d <= 2500:
         return bins
     edges = [FilterSpec(ratio=ratio).cutoff(d) for ratio in (0.05, 0.3)]
     near = [bins[edge - 8 : edge + 8] for edge in edges]
-    return np.unique(np.concatenate([bins[:: len(bins) // 20], *near]))
+    return np.unique(np.concatenate([bins[:: len(bins) // 50], *near]))
 
 
 @needs_wider_numbers

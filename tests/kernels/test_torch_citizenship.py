@@ -181,9 +181,8 @@ def test_compiled_calls_equal_plain_ones(options):
 
 def test_plans_with_equal_specs_share_a_compiled_graph():
     """A graph per plan would soon reach the compiler's limit."""
-    from torch._dynamo.testing import (
-        CompileCounter,
-    )  # seconds, which collecting tests need not wait
+    # takes seconds, for which collecting all tests need not wait
+    from torch._dynamo.testing import CompileCounter
 
     graphs = CompileCounter()
     torch._dynamo.reset()

@@ -57,10 +57,11 @@ TRIED: Rows = {
     "gaussian": {"filter": "gaussian"},
     "2D FFT": {"filter": "fft2d"},
 }
-CONTENDERS = {**TRIED, **{label: each for label, each in MECHANISM.items() if each}}
+FILTERS = {label: each for label, each in MECHANISM.items() if label != NONE}
+CONTENDERS = {**TRIED, **FILTERS}
 
 REQUEST = Request(noise_batches=0, local=True, batch=True, contenders=CONTENDERS)
-SHARP = (UNFILTERED, *(label for label, each in MECHANISM.items() if each))
+SHARP = (UNFILTERED, *FILTERS)
 # sources of a client's gradient, as columns of the table
 COLUMNS = {FULL: "full pass", BATCH: "one batch", UPDATE: "local update"}
 # the definition that the theory uses; the others stand beside it

@@ -19,7 +19,7 @@ from specgrad_study.diagnosis.sharpness import UNFILTERED
 from specgrad_study.paper import drift, figures
 from specgrad_study.paper.archive import Archive, Results
 from specgrad_study.paper.claims import Claim, above, close, each_above
-from specgrad_study.paper.drift import BEYOND, CENTRALIZE, FFT, MECHANISM, NONE
+from specgrad_study.paper.drift import BEYOND, CENTRALIZE, FFT, FILTERS, MECHANISM, NONE
 from specgrad_study.paper.experiment import (
     Cell,
     Context,
@@ -35,7 +35,7 @@ MAIN = "CIFAR-10, alpha 0.1"
 SHARPNESS = "sharpness"
 # contenders by what came out on CIFAR-10 at alpha 0.1
 GAINLESS = ("mean of the layer", "mean of each input channel", BEYOND)
-GAINING = tuple(label for label in MECHANISM if label not in (NONE, *GAINLESS))
+GAINING = tuple(label for label in FILTERS if label not in GAINLESS)
 
 
 def _cells(preset: Preset) -> list[Cell]:
@@ -59,11 +59,10 @@ def reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     cell = _diagnosed(cells)
     known = drift.found(cell, archive)
     for what in ("disagreement", "mean gradient"):
-        for label in MECHANISM:
-            if label != NONE:
-                left = drift.measured(cell, known, drift.left, FULL, label, what)
-                removed = {seed: 100 - value for seed, value in left.values.items()}
-                results[label, f"{what} removed, %"] = replace(left, values=removed)
+        for label in FILTERS:
+            left = drift.measured(cell, known, drift.left, FULL, label, what)
+            removed = {seed: 100 - value for seed, value in left.values.items()}
+            results[label, f"{what} removed, %"] = replace(left, values=removed)
     for label in drift.SHARP:
         results[label, SHARPNESS] = drift.measured(cell, known, _sharpness, label)
     return results

@@ -228,7 +228,7 @@ def smoke() -> Preset:
             "CNN": {},
         },
         centralised=IN_ONE_PLACE,
-        diagnosed=(1,),
+        diagnosed=(0, 1),
         diagnosed_alphas=(0.1, 100.0),
         settings_grid={"clients": (6, 12), "epochs": (1, 2), "participation": (0.25, 0.5)},
         timed_rounds=2,

@@ -231,7 +231,7 @@ def test_parseval_holds_in_the_diagnosis(play):
     for cell in played.cells:
         (checkpoints,) = drift.found(cell, Archive(played.runs)).values()
         assert all(each.snapshot.parseval_error < 1e-6 for each in checkpoints)
-        assert [each.round for each in checkpoints] == [1]
+        assert [each.round for each in checkpoints] == [0, 1]
 
 
 def test_similarities_lie_below_one(play):
@@ -240,6 +240,17 @@ def test_similarities_lie_below_one(play):
     assert "penultimate: FedAvg" in rows
     assert "layer3: FedAvg" not in rows, "the penultimate layer by another name"
     assert all(0 < played.value(row, "CIFAR-10") < 100 for row in rows)
+
+
+def test_sharpness_is_the_mean_over_diagnosed_rounds(play):
+    played = play("mechanism")
+    cell = next(cell for cell in played.cells if cell.row == drift.NONE)
+    (checkpoints,) = drift.found(cell, Archive(played.runs)).values()
+    assert len(checkpoints) == 2
+    for label in ("no filter", drift.FFT, drift.CENTRALIZE):
+        expected = sum(each.sharpness[label] for each in checkpoints) / 2
+        assert played.value(label, "sharpness") == pytest.approx(expected)
+    assert played.value(drift.CENTRALIZE, "sharpness") < played.value("no filter", "sharpness")
 
 
 def reported(name: str, out: Path, earlier: Path) -> str:
