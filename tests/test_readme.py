@@ -157,7 +157,8 @@ def installed(tmp_path_factory):
     fresh = Environment(folder / "env", "fl")
     fresh.install(checkout, SPECGRAD_BUILD_EXT="1", **ready_library())
     shutil.rmtree(checkout / "build", ignore_errors=True)
-    return checkout, fresh
+    yield checkout, fresh
+    shutil.rmtree(folder)
 
 
 @pytest.mark.slow

@@ -134,17 +134,24 @@ loss.backward()
 """
 
 
+@functools.cache
+def _amp_failure(dtype: str) -> str:
+    """Why mixed precision ends its process here; nothing where it does not."""
+    probe = subprocess.run(
+        [sys.executable, "-c", _AMP_PROBE.format(dtype=dtype)], capture_output=True, check=False
+    )
+    if not probe.returncode:
+        return ""
+    ending = (probe.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
+    return ending or f"it ends with signal {-probe.returncode}"
+
+
 def check_amp(config: Config) -> None:
     """Try mixed precision in a process of its own: some CPUs announce what they cannot run."""
     if config.amp == "off" or torch.device(config.device).type != "cpu":
         return
-    dtype = str(AMP_DTYPES[config.amp]).removeprefix("torch.")
-    probe = subprocess.run(
-        [sys.executable, "-c", _AMP_PROBE.format(dtype=dtype)], capture_output=True, check=False
-    )
-    if probe.returncode:
-        ending = (probe.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
-        reason = ending or f"it ends with signal {-probe.returncode}"
+    reason = _amp_failure(str(AMP_DTYPES[config.amp]).removeprefix("torch."))
+    if reason:
         raise ConfigError(
             f"amp {config.amp!r} does not work on this CPU ({reason}); use amp 'off', or try the "
             "environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE"

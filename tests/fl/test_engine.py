@@ -231,6 +231,7 @@ def test_mixed_precision_trains(tmp_path, small):
 
 def test_a_cpu_without_mixed_precision_is_told_so(small, monkeypatch):
     monkeypatch.setattr(machine, "_AMP_PROBE", "import os, signal; os.kill(os.getpid(), 4)")
+    monkeypatch.setattr(machine, "_amp_failure", machine._amp_failure.__wrapped__)
     with pytest.raises(ConfigError, match=r"amp 'bf16' does not work .* ends with signal 4"):
         machine.check_amp(small(amp="bf16"))
     machine.check_amp(small(amp="off"))

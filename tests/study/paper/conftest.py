@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,11 @@ class Played:
 
 
 @pytest.fixture(scope="session")
-def smoke_runs(tmp_path_factory) -> Path:
+def smoke_runs(tmp_path_factory) -> Iterator[Path]:
     """One folder of runs for all experiments."""
-    return tmp_path_factory.mktemp("smoke")
+    folder = tmp_path_factory.mktemp("smoke")
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

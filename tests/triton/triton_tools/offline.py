@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import subprocess
 import tempfile
@@ -91,14 +92,19 @@ def compile_variant(variant: Variant, target: str) -> Any:
     signature = {
         name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
     }
+    # as Triton's front end writes it, so that what either has compiled serves both
     aligned = {
-        (index,): [["tt.divisibility", 16]]
+        (index,): [["tt.divisibility", 16]] if name in types else []
         for index, name in enumerate(kernel.arg_names)
-        if name in types
     }
     source = ASTSource(kernel, signature, constants, aligned)
     options = targets.options_of(*which)
-    return triton.compile(source, target=TARGETS[target], options=options)
+    # `solve` takes the compiler many seconds: a process that finds another at it waits for that
+    folder = Path(triton.knobs.cache.dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{source.hash()}-{target}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return triton.compile(source, target=TARGETS[target], options=options)
 
 
 @cache
