@@ -237,6 +237,18 @@ def test_a_cpu_without_mixed_precision_is_told_so(small, monkeypatch):
     machine.check_amp(small(amp="off"))
 
 
+def test_mixed_precision_is_tried_once_a_process(small, monkeypatch):
+    """A run asks before it begins and again before its rounds."""
+    tried = []
+    worked = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(subprocess, "run", lambda *words, **_: tried.append(words) or worked)
+    machine._amp_failure.cache_clear()
+    for amp in ("bf16", "bf16", "fp16"):
+        machine.check_amp(small(amp=amp))
+    machine._amp_failure.cache_clear()
+    assert len(tried) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.compiles
 def test_compiled_model_trains(play, tmp_path, monkeypatch):
