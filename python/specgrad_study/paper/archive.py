@@ -180,10 +180,14 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Archive:
-    """A folder of runs, and earlier reports for the runs that it lacks."""
+    """A folder of runs, and earlier reports for the runs that it lacks.
+
+    Each run is looked up once: what finishes later, by another process, is not there half.
+    """
 
     folder: Path
     earlier: tuple[Earlier, ...] = ()
+    _known: dict[str, Finished | None] = field(default_factory=dict)
 
     def directory(self, config: Config) -> RunDirectory:
         """The folder of a run, which may not exist yet."""
@@ -192,10 +196,11 @@ class Archive:
     def finished(self, config: Config) -> Finished | None:
         """The run, if it is finished in the folder or in an earlier report."""
         run = self.directory(config)
-        if run.finished:
-            return Finished.read(run)
         name = run.path.name
-        return next((each.runs[name] for each in self.earlier if name in each.runs), None)
+        if name not in self._known:
+            taken = (each.runs[name] for each in self.earlier if name in each.runs)
+            self._known[name] = Finished.read(run) if run.finished else next(taken, None)
+        return self._known[name]
 
     def progress(self, config: Config) -> str:
         """How far a run is that is not finished."""

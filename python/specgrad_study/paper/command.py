@@ -47,11 +47,12 @@ def run(arguments: argparse.Namespace) -> None:
     workers = arguments.workers or (1 if arguments.jobs > 1 else 0)
     jobs = jobs_of(every, folder, arguments.data_root, workers)
     machine, machines = parse_shard(arguments.shard)
-    archive = Archive(folder, tuple(Earlier.read(path) for path in arguments.with_results))
+    earlier = tuple(Earlier.read(path) for path in arguments.with_results)
+    before = Archive(folder, earlier)
     missing = [
         job
         for job in fleet.missing(shard(jobs, machine, machines))
-        if archive.finished(job.config) is None
+        if before.finished(job.config) is None
     ]
     if arguments.dry_run:
         _estimate(missing, chosen, arguments)
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
                         experiment.measure(cells, context)
                     except RunError as error:
                         refusals.append(f"{experiment.name}: {error}")
-    subject = Subject(preset, archive, arguments.measure, _again(arguments))
+    subject = Subject(preset, Archive(folder, earlier), arguments.measure, _again(arguments))
     parts = [Part.read(experiment, cells, subject) for experiment, cells in chosen]
     print(report.write(parts, subject, arguments.out or folder / "report"))
     if refusals:

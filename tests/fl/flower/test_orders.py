@@ -43,11 +43,14 @@ _recorded: list[Order] = []
 
 
 @pytest.fixture
-def recorded(federation, monkeypatch) -> Order:
-    """The same, from one round that all tests share."""
+def recorded(federation, tmp_path_factory, monkeypatch) -> Order:
+    """The same, from one round that all tests share, with the node's folders."""
     if not _recorded:
-        _recorded.append(_record(federation(rounds=1), monkeypatch))
-    return _recorded[0]
+        shared = tmp_path_factory.mktemp("recorded") / "flower"
+        _recorded.append(_record(federation(str(shared), rounds=1), monkeypatch))
+    order, arrays, node = _recorded[0]
+    assert Path(node["data"]).is_dir(), "an order would be refused for want of it"
+    return order, arrays, node
 
 
 def _record(made: Any, monkeypatch: pytest.MonkeyPatch) -> Order:

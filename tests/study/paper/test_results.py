@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from specgrad_fl import cli
 from specgrad_fl.runs import RunDirectory
+from specgrad_study.paper.archive import Archive
 from specgrad_study.paper.claims import Claim, Contrast, Interval, judge
 from specgrad_study.paper.presets import PRESETS
 from specgrad_study.paper.registry import EXPERIMENTS
@@ -153,6 +154,16 @@ def test_an_earlier_report_stands_in_for_runs(play, tmp_path):
     assert (
         f"- 10 runs, commit {now['sources'][-1]['commit'][:12]}, from {earlier.parent.name}" in text
     )
+
+
+def test_a_run_that_finishes_meanwhile_is_not_in_a_report_half(play, tmp_path):
+    """Its value would be missing in a table beside its name."""
+    run = play("strategies").run("Gaussian detrend")
+    archive = Archive(tmp_path)
+    assert archive.finished(run.config()) is None
+    shutil.copytree(run.path, tmp_path / run.path.name)
+    assert archive.finished(run.config()) is None
+    assert Archive(tmp_path).finished(run.config()) is not None
 
 
 def test_an_earlier_report_of_another_preset_is_read_and_said(play, tmp_path):
