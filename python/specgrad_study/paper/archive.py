@@ -187,7 +187,7 @@ class Archive:
 
     folder: Path
     earlier: tuple[Earlier, ...] = ()
-    _known: dict[str, Finished | None] = field(default_factory=dict)
+    _known: dict[str, Finished | None] = field(default_factory=dict, repr=False, compare=False)
 
     def directory(self, config: Config) -> RunDirectory:
         """The folder of a run, which may not exist yet."""
