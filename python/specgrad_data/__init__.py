@@ -60,12 +60,28 @@ def load(name: str, root: Path | None = None, **options: Any) -> Dataset:
         where = ENTRIES[name].loader or f"{name}.load"
         path = (default_root() if root is None else Path(root)) / name
     else:
-        raise DataError(f"there is no data set {name!r}; {suggest(name, [*ENTRIES, *OWN])}")
+        raise DataError(f"there is no data set {name!r}; {_own_form(name)}")
     # imported when it is needed, as torch is
     module, _, function = where.partition(".")
     loader = getattr(importlib.import_module(f"specgrad_data.{module}"), function)
     check_options(name, loader, options)
     return loader(path, **options)
+
+
+def _own_form(name: str) -> str:
+    """The form that a path stands for, or the nearest name.
+
+    >>> _own_form("own.npz")
+    'your own data are written npz:own.npz'
+    """
+    path = Path(name)
+    forms = {".npz": f"npz:{name}", ".parquet": f"parquet:{name}", ".py": f"{path.stem}:LOADER"}
+    if path.suffix in forms:
+        return f"your own data are written {forms[path.suffix]}"
+    if path.is_dir():
+        form = "images" if (path / "train").is_dir() else "parquet"
+        return f"your own data are written {form}:{name}"
+    return suggest(name, [*ENTRIES, *OWN])
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,10 @@
-"""What a user can set right: shown as one sentence, with exit code 2 and no traceback."""
+"""User errors: one line, exit code 2, no traceback."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import metadata
 
 
 class UserError(Exception):
@@ -23,33 +24,53 @@ EXTRAS["flwr"] = "fl,flower"
 
 
 def installing(extra: str) -> str:
-    """The end of a refusal: how to get an extra.
+    """The end of an error message: the command that installs an extra.
 
     >>> installing("fl")
-    'pip install "specgrad[fl]" (in its source tree: pip install ".[fl]")'
+    'run pip install ".[fl]" in the source tree'
     """
-    return f'pip install "specgrad[{extra}]" (in its source tree: pip install ".[{extra}]")'
+    return f'run pip install ".[{extra}]" in the source tree'
 
 
 def not_installed(package: str) -> UserError:
-    """The refusal of what needs one of the optional packages."""
+    """Error for a missing optional package."""
     return UserError(f"{package} is not installed; {installing(EXTRAS[package])}")
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of a refusal: the nearest right name, or all of them.
+def version(package: str) -> str:
+    """Version of an installed package, or ``absent``."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
 
-    >>> suggest("fedporx", ["fedavg", "fedprox"])
-    "did you mean 'fedprox'?"
+
+# more names than this are not listed
+LISTED = 20
+
+
+def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The end of an error message: the nearest right name, in any case of letters, or all names.
+
+    otherwise: said instead of a list where no name is near
+
+    >>> suggest("fedporx", ["fedavg", "fedprox"]), suggest("FFT", ["fft", "lap"])
+    ("did you mean 'fedprox'?", "did you mean 'fft'?")
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}"
+    names = {name.casefold(): name for name in sorted(known)}
+    near = difflib.get_close_matches(word.casefold(), names, n=1)
+    if near:
+        return f"did you mean {names[near[0]]!r}?"
+    if otherwise:
+        return otherwise
+    listed = ", ".join(list(names.values())[:LISTED])
+    more = f", ... ({len(names)} in all)" if len(names) > LISTED else ""
+    return f"choose one of {listed}{more}"
 
 
 class DataError(UserError):
-    """One sentence: what is wrong with the data, and the remedy."""
+    """Data that cannot be used: what is wrong, and the remedy."""
 
 
 class DataWarning(UserWarning):
-    """The data can be used, but not everything about them is as it should be."""
+    """Data that can be used, with something to know about them."""

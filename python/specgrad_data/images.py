@@ -62,7 +62,7 @@ def decode_images(
         if (height, width) != pixels.shape[2:]:
             raise DataError(
                 f"image {name} has {height} x {width} pixels and the first one {pixels.shape[2]} x "
-                f"{pixels.shape[3]}; scale all to one size, as the option size does"
+                f"{pixels.shape[3]}; scale all to one size, such as --data-option size=32"
             )
         pixels[place] = np.atleast_3d(np.asarray(converted)).transpose(2, 0, 1)
     if pixels is None:

@@ -71,7 +71,7 @@ def _divided(path: Path, arrays: dict[str, Array], channels: str) -> tuple[Split
     if len(shape) == 4 and shape[other_axis] in CHANNELS and shape[axis] not in CHANNELS:
         raise DataError(
             f"x_train of {path} has shape {list(shape)}, which as {read} would be images of "
-            f"{shape[axis]} channels; set the option channels={other}"
+            f"{shape[axis]} channels; write --data-option channels={other}"
         )
     if not is_text and (channels == "last" or train_x.ndim == 3):
         train_x, test_x = channels_first(train_x), channels_first(test_x)
@@ -183,7 +183,8 @@ def _build(
         if num_classes > len(train.y) > 0:
             raise DataError(
                 f"labels of {path} go up to {num_classes - 1} with {len(train.y)} training "
-                "samples; number the classes from 0 without gaps, or set num_classes"
+                "samples; number the classes from 0 without gaps, or write "
+                "--data-option num_classes=N"
             )
     built = build(
         path.stem,

@@ -9,13 +9,14 @@ import importlib
 import importlib.util
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specgrad_fl.config import ALIASES, EXECUTION_KEYS, FIELDS, Config
-from specgrad_fl.errors import EXTRAS, ConfigError, RunError, not_installed, suggest
+from specgrad_fl.errors import EXTRAS, ConfigError, RunError, not_installed, suggest, version
 from specgrad_fl.flags import (
     Commands,
     Parser,
@@ -57,6 +58,7 @@ examples:
 def _parser() -> Parser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser("specgrad-fl", description=TOP, formatter_class=raw, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"specgrad {version('specgrad')}")
     commands = Commands(parser)
 
     usage = "specgrad-fl train [--SETTING VALUE ...]"
@@ -242,22 +244,46 @@ def _check_environment() -> None:
 
 
 def _check_unknown(unknown: list[str], parser: Parser) -> None:
-    for word in unknown:
-        flag = word.partition("=")[0]
-        name = flag.lstrip("-").replace("-", "_")
-        hint = f"see {parser.prog} --help"
-        if name in FIELDS:
-            hint = f"{parser.prog} does not take this setting (see its --help)"
-        elif name in ALIASES:
-            hint = f"did you mean '--{ALIASES[name]}'?"
-        elif flag.startswith("--"):
-            hint = suggest(flag, parser.flags)
-        raise ConfigError(f"unknown argument {word!r}; {hint}")
+    """Refuse an argument that the command does not take, with what may have been meant."""
+    if unknown:
+        flag, _, value = unknown[0].partition("=")
+        value = value or next((word for word in unknown[1:] if not word.startswith("--")), "VALUE")
+        raise ConfigError(f"unknown argument {unknown[0]!r}; {_meant(flag, value, parser)}")
+
+
+def _meant(flag: str, value: str, parser: Parser) -> str:
+    name = flag.lstrip("-").replace("-", "_")
+    if name in FIELDS:
+        return f"{parser.prog} does not take this setting (see its --help)"
+    if name in ALIASES:
+        return f"did you mean '--{ALIASES[name]}'?"
+    if "--option" in parser.flags:
+        from specgrad_fl.filters import FREE
+        from specgrad_fl.methods import METHODS
+
+        owners = [method for method, kind in METHODS.items() if hasattr(kind.Options, name)]
+        if owners:
+            return f"it is an option of {', '.join(owners)}: write --option {name}={value}"
+        if name in FREE:
+            return f"it is an option of the filter: write --filter-option {name}={value}"
+    otherwise = f"see {parser.prog} --help"
+    return suggest(flag, parser.flags, otherwise) if flag.startswith("--") else otherwise
+
+
+def _say(sentence: Warning | str, *_: Any) -> None:
+    """One line on standard error; also in the place of ``warnings.showwarning``."""
+    print(f"specgrad-fl: {sentence}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; what a user can set right is one sentence and exit code 2."""
     arguments = argparse.Namespace(command="")
+    with warnings.catch_warnings():
+        warnings.showwarning = _say  # type: ignore[assignment]
+        return _run(argv, arguments)
+
+
+def _run(argv: Sequence[str] | None, arguments: argparse.Namespace) -> int:
     try:
         _, unknown = _parser().parse_known_args(argv, arguments)
         _check_unknown(unknown, arguments.parser)
@@ -282,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse(error: RunError) -> int:
-    print(f"specgrad-fl: {error}", file=sys.stderr)
+    _say(str(error))
     if error.trace:
         print(error.trace, file=sys.stderr)
     return 2

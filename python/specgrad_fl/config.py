@@ -38,10 +38,12 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    share: bool = False,
 ) -> Any:
     """A field with what the command line must know of it.
 
     low, high: the least and the most; above: less than any value
+    share: a part of a whole, which people also write in percent
     """
     metadata = dict(locals())
     if isinstance(default, dict):
@@ -87,6 +89,7 @@ class Config:
         "the final number alone",
         low=0,
         high=0.9,
+        share=True,
     )
     augment: bool = setting(True, "random flip and crop where the data set allows them")
 
@@ -100,7 +103,9 @@ class Config:
         "gradient filter, see `specgrad-fl list`; a+b is one after the other, a-b is a without "
         "what b removes",
     )
-    ratio: float = setting(0.05, "share of the spectrum that the filter removes", low=0, high=1)
+    ratio: float = setting(
+        0.05, "share of the spectrum that the filter removes", low=0, high=1, share=True
+    )
     filter_ratios: Options = setting(
         {},
         "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; a layer that it "
@@ -123,7 +128,11 @@ class Config:
         choices=("uniform", "bernoulli"),
     )
     dropout: float = setting(
-        0.0, "probability that an active client's work is lost in a round", low=0, high=0.99
+        0.0,
+        "probability that an active client's work is lost in a round",
+        low=0,
+        high=0.99,
+        share=True,
     )
     epochs: int = setting(1, "local epochs", low=1)
     epochs_range: str = setting(
@@ -174,7 +183,9 @@ class Config:
         choices=("server", "active_mean"),
     )
     eval_batch: int = setting(100, "batch size of the evaluation", low=1)
-    target: float = setting(0.0, "accuracy for rounds-to-target; 0 for none", low=0, high=1)
+    target: float = setting(
+        0.0, "accuracy for rounds-to-target; 0 for none", low=0, high=1, share=True
+    )
 
     device: str = setting("cpu", "torch device, such as cpu or cuda:0")
     workers: int = setting(
@@ -326,7 +337,9 @@ def checked(name: str, kind: type, value: Any, limits: Mapping[str, Any]) -> Any
     if above is not None and not value > above:
         raise ConfigError(f"{name} is {value}; it must be more than {above:g}")
     if high is not None and value > high:
-        raise ConfigError(f"{name} is {value}; the most is {high:g}")
+        shown = f"{value:g}"
+        percent = f" ({float(shown) / 100:g} means {shown} %)" if limits.get("share") else ""
+        raise ConfigError(f"{name} is {value}; the most is {high:g}{percent}")
     return value
 
 
@@ -398,7 +411,9 @@ def nearest(name: str) -> str:
     "did you mean 'lr'?"
     """
     known = ALIASES.get(name)
-    return f"did you mean {known!r}?" if known else suggest(name, FIELDS)
+    if known:
+        return f"did you mean {known!r}?"
+    return suggest(name, FIELDS, "`specgrad-fl train --help` explains all settings")
 
 
 def check_names(settings: Mapping[str, Any], where: str = "") -> None:

@@ -1,8 +1,8 @@
-"""What a user can set right: shown as one sentence, with exit code 2 and no traceback."""
+"""User errors: one line, exit code 2, no traceback."""
 
 from __future__ import annotations
 
-from specgrad_data.errors import EXTRAS, installing, not_installed, suggest
+from specgrad_data.errors import EXTRAS, installing, not_installed, suggest, version
 from specgrad_data.errors import UserError as RunError
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "installing",
     "not_installed",
     "suggest",
+    "version",
 ]
 
 

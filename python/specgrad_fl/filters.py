@@ -123,13 +123,11 @@ def options_of(kind: str, options: Mapping[str, Any], kinds: Collection[str]) ->
         owner, _, name = key.rpartition(".")
         if owner and owner not in kinds:
             raise ConfigError(
-                f"filter_options has {key!r}, and the filter is {'-'.join(kinds)}; "
+                f"--filter-option {key} is for {owner}, and the filter is {'-'.join(kinds)}; "
                 f"{suggest(owner, kinds)}"
             )
         if name not in FREE:
-            raise ConfigError(
-                f"filter_options has {key!r}, which is no option of a filter; {suggest(name, FREE)}"
-            )
+            raise ConfigError(f"a filter has no option {name!r}; {suggest(name, FREE)}")
         if owner in ("", kind):
             chosen[name] = value
     return chosen

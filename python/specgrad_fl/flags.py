@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from specgrad_fl.config import FIELDS, SUBJECTS, Config, read_ratios, read_toml
-from specgrad_fl.errors import ConfigError
+from specgrad_fl.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
     from specgrad_fl.progress import Watcher
@@ -30,6 +30,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see {self.prog} --help)")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the nearest command where argparse would list them all."""
+        if action.choices is not None and value not in action.choices:
+            what = "command" if action.dest == "command" else action.dest
+            raise ConfigError(f"there is no {what} {value!r}; {suggest(value, action.choices)}")
 
 
 class Commands:
@@ -105,7 +111,7 @@ def parse_option(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not (key and equals):
-        raise ConfigError(f"an option is written key=value; got {text!r}")
+        raise ConfigError(f"an option is written key=value, such as mu=0.01; got {text!r}")
     try:
         return key, json.loads(value)
     except ValueError:

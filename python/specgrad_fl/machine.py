@@ -10,14 +10,13 @@ import re
 import resource
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from specgrad_fl.config import Config
-from specgrad_fl.errors import ConfigError
+from specgrad_fl.errors import ConfigError, version
 from specgrad_kernels import available_backends
 
 PACKAGES = (
@@ -43,7 +42,7 @@ def report() -> dict[str, Any]:
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "tf32": torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32,
         "filter_backends": available_backends(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in PACKAGES},
         "commit": commit(),
     }
 
@@ -56,14 +55,6 @@ def commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-@functools.cache
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "absent"
 
 
 def _cpu() -> str:

@@ -30,10 +30,12 @@ def chosen(kind: str, name: str, bundled: Mapping[str, Any], own: str) -> Any:
     if ":" in name:
         return imported(kind, name)
     if name not in bundled:
-        raise ConfigError(
-            f"there is no {kind} {name!r}; {suggest(name, bundled)} One of your own is written "
-            f"{own}."
-        )
+        module, _, attribute = own.partition(":")
+        hint = f"{suggest(name, bundled)} One of your own is written {own}."
+        if name.endswith(".py"):
+            module = name.removesuffix(".py").replace("/", ".")
+            hint = f"write {module}:NAME, where NAME is the {attribute} in {name}"
+        raise ConfigError(f"there is no {kind} {name!r}; {hint}")
     return bundled[name]
 
 
@@ -53,6 +55,9 @@ def imported(kind: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except ImportError as error:
+        if module.endswith(".py"):
+            right = f"{module.removesuffix('.py').replace('/', '.')}:{attribute}"
+            raise ConfigError(f"{kind} {name!r} names a file; write {right}") from error
         raise ConfigError(f"{kind} {name!r}: cannot import {module!r}: {error}") from error
     except AttributeError as error:
         raise ConfigError(f"{kind} {name!r}: {module} has no {attribute!r}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,16 @@ from specgrad_fl.errors import RunError
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory
 
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # font cache, folders without rights
 FEW = 20
 # in every picture, to tell them from a user's own
 DRAWN_BY = "specgrad-fl"
 
 
 def save(figure: Figure, path: Path, dpi: int = 120) -> None:
-    """Write a figure, whole or not at all."""
-    with storage.replacing(path) as temporary:
+    """Write a figure, whole or not at all; what matplotlib says of fonts and room is not told."""
+    with storage.replacing(path) as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         figure.savefig(temporary, format="png", dpi=dpi, metadata={"Software": DRAWN_BY})
 
 

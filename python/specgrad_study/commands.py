@@ -36,7 +36,7 @@ REPRODUCE = """Run the paper's experiments and set its numbers beside yours.
 
 Only what is missing is run. Interrupted? The same command goes on where it stopped.
 
-experiments:
+experiments, by name or as the paper counts them (table3, figure7):
   table1, table2, near-iid, feature-shift, femnist, settings, curves,
   supplement                                                            methods compared
   strategies, layers, orders, ratio, centralised                        ablations of the filter
@@ -130,6 +130,11 @@ def _add_compare(commands: Commands) -> None:
         help="filters, `none` for training without [none,fft]")
     add("--seeds", type=whole_numbers, default=[0], metavar="0,1",
         help="seeds; the table shows mean and deviation over them [0]")
+    # what `train` calls them
+    for one in ("method", "filter", "seed"):
+        kind = whole_numbers if one == "seed" else words
+        add(f"--{one}", dest=f"{one}s", type=kind, default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS)
     add("--vary", action="append", default=[], metavar="NAME=V,V",
         help="values of any other setting, such as ratio=0.01,0.05; repeat it for several")
     add_settings(parser, without=("method", "filter", "seed"))
@@ -152,7 +157,8 @@ def _add_tune(commands: Commands) -> None:
         help="what accuracy decides: on samples that clients hold out, or on the test set "
         "[validation]")
     add("--jobs", type=int, default=1, help="runs side by side [1]")
-    add_settings(parser, without=("lr", "filter", "seed"))
+    filters = ("ratio", *(name for name in FIELDS if name.startswith("filter")))
+    add_settings(parser, without=("lr", "seed", "target", *filters))
 
 
 def _add_reproduce(commands: Commands) -> None:

@@ -146,7 +146,7 @@ CASES: list[tuple[list[str], str]] = [
     (["--method=fedavgg"], "there is no method 'fedavgg'"),
     (["--model=resnet"], "there is no model 'resnet'"),
     (["--model-option=depth=3"], "has no option 'depth'"),
-    (["--option=mu"], "an option is written key=value; got 'mu'"),
+    (["--option=mu"], "an option is written key=value, such as mu=0.01; got 'mu'"),
     (["--option=mu=1"], "method 'fedavg' has no option 'mu'"),
     (["--method=fedprox", "--option=mu=big"], "must be a number"),
     (["--filter=fftt"], "fftt"),
@@ -161,7 +161,7 @@ CASES: list[tuple[list[str], str]] = [
     (["--dataset=parquet:absent"], "absent does not exist or is incomplete"),
     (["--dataset=npz:members.npz"], "x_train in members.npz is no array"),
     (["--dataset=npz:text.npz"], "text.npz cannot be read"),
-    (["--dataset=npz:channels.npz"], "set the option channels=first"),
+    (["--dataset=npz:channels.npz"], "write --data-option channels=first"),
     (["--dataset=npz:strange_labels.npz"], "include 9, which no training sample has"),
     (["--dataset=npz:one_class.npz"], "all training labels of one_class.npz are 0"),
     (["--dataset=npz:floats.npz"], "has dtype float64; images must be uint8"),
@@ -216,7 +216,7 @@ OTHERS: list[tuple[list[str], str]] = [
     (["data", "fetch", "digits"], "digits needs no download"),
     (["resume"], "the following arguments are required: run"),
     ([], "the following arguments are required: COMMAND"),
-    (["trian"], "invalid choice: 'trian'"),
+    (["trian"], "there is no command 'trian'; did you mean 'train'?"),
 ]
 
 

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from specgrad_fl import cli
@@ -101,6 +102,35 @@ def test_listings(command):
     assert "digits" in out
 
 
+def test_compare_takes_the_names_of_train(command):
+    code, out, _ = command(
+        "compare", *FAST, "--rounds=1", "--quiet", "--method=fedprox", "--filter=lap", "--seed=3"
+    )
+    assert code == 0
+    assert out.splitlines()[1].split()[:3] == ["fedprox", "lap", "1"]
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"specgrad {version('specgrad')}\n"
+
+
+def test_tune_offers_no_setting_that_it_ignores(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["tune", "--help"])
+    text = capsys.readouterr().out
+    for flag in ("--filter", "--ratio", "--lr ", "--seed ", "--target"):
+        assert flag not in text
+
+
+def test_warnings_are_sentences_and_matplotlib_says_none(command, small, copied, tmp_path):
+    name = "\u6f22\u5b57"  # matplotlib's own font has no such letters, and warns
+    copied(small(rounds=1), tmp_path / name)
+    assert command("plot", name) == (0, "curves.png\n", "")
+
+
 @pytest.mark.parametrize("name", ["train", "resume", "compare", "plot", "list", "data", "flower"])
 def test_help_teaches(name, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -114,9 +144,9 @@ def test_help_teaches(name, capsys):
     [
         (["train", "--rouds=3"], "unknown argument '--rouds=3'; did you mean '--rounds'"),
         (["train", "--rounds=many"], "invalid int value: 'many'"),
-        (["train", "--option", "mu"], "an option is written key=value; got 'mu'"),
+        (["train", "--option", "mu"], "an option is written key=value, such as mu=0.01; got 'mu'"),
         (["train", "--option", "mu=1"], "method 'fedavg' has no option 'mu'"),
-        (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "there is no command 'trian'; did you mean 'train'?"),
         (["train", "--method=fedprx"], "did you mean 'fedprox'"),
         (["train", "--model=resnet9"], "did you mean 'resnet8'"),
         (["train", "--dataset=digit"], "did you mean 'digits'"),
@@ -149,7 +179,28 @@ def test_help_teaches(name, capsys):
         (["train", "--model-option=stem=null"], "model_options gives stem the value None"),
         (["train", "--roundz=3"], "unknown argument '--roundz=3'; did you mean '--rounds'?"),
         (["resume", "nowhere", "--lr=0.5"], "specgrad-fl resume does not take this setting"),
-        (["compare", "--filter=fft"], "specgrad-fl compare does not take this setting"),
+        (["train", "--xyzzy=3"], "unknown argument '--xyzzy=3'; see specgrad-fl train --help\n"),
+        (["train", "--mu", "0.1"], "it is an option of fedprox: write --option mu=0.1\n"),
+        (["train", "--window=25"], "an option of the filter: write --filter-option window=25\n"),
+        (["train", "--learning-rate=1"], "did you mean '--lr'?"),
+        (["train", "--dataset=own.npz"], "your own data are written npz:own.npz\n"),
+        (["train", "--dataset=all.parquet"], "your own data are written parquet:all.parquet\n"),
+        (["train", "--dataset=CIFAR-10"], "there is no data set 'CIFAR-10'; did you mean 'cifar10"),
+        (["train", "--model=nets.py"], "write nets:NAME, where NAME is the factory in nets.py\n"),
+        (["train", "--model=nets.py:net"], "model 'nets.py:net' names a file; write nets:net\n"),
+        (["train", "--model=ResNet20"], "did you mean 'resnet20'?"),
+        (["train", "--filter=FFT"], "filter is 'FFT'; did you mean 'fft'?\n"),
+        (["train", "--method=FedAvg"], "there is no method 'FedAvg'; did you mean 'fedavg'?"),
+        (["train", "--ratio=5"], "ratio is 5.0; the most is 1 (0.05 means 5 %)\n"),
+        (["train", "--validation=10"], "the most is 0.9 (0.1 means 10 %)\n"),
+        (["data", "fetc"], "there is no action 'fetc'; did you mean 'fetch'?\n"),
+        (["tune", "--ratio=0.1"], "specgrad-fl tune does not take this setting"),
+        (
+            ["reproduce", "figure2"],
+            "there is no experiment 'figure2'; choose one of table1, table2",
+        ),
+        (["reproduce", "stratgies"], "did you mean 'strategies'?"),
+        (["compare", "--methods=fedavg", "--rouns=2"], "did you mean '--rounds'?"),
         (["data", "fetch", "digits", "--rounds=2"], "data fetch does not take this setting"),
         (["tune", "--out=/proc/x"], "cannot write /proc/x"),
         (["reproduce", "orders", "--report-only", "--out=/proc/x"], "cannot write /proc/x"),

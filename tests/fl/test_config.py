@@ -52,7 +52,7 @@ def test_a_run_of_an_older_version_is_read(tmp_path):
     [
         ('superlink = "a:1"', "unknown setting 'superlink'"),
         ("batchsize = 3", "unknown setting 'batchsize'; did you mean 'batch_size'"),
-        ("zzz = 3", "unknown setting 'zzz'; choose one of"),
+        ("zzz = 3", "unknown setting 'zzz'; `specgrad-fl train --help`"),
         ("lr = ", "is not a TOML file"),
     ],
 )

@@ -87,5 +87,5 @@ def test_a_missing_package_is_a_sentence_with_the_command(outcomes):
         assert code == 2, (package, name, error)
         assert error.startswith("specgrad-fl: "), (package, name, error)
         assert error.count("\n") == 1, (package, name, error)
-        assert f'pip install "specgrad[{EXTRAS[package]}]"' in error, (package, name, error)
+        assert f'run pip install ".[{EXTRAS[package]}]"' in error, (package, name, error)
         assert f'pip install ".[{EXTRAS[package]}]"' in error, (package, name, error)

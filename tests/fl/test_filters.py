@@ -93,7 +93,7 @@ def test_an_option_of_one_kind_leaves_the_other_alone(model):
         ({"filter": "lap+none"}, "filter is 'lap+none'; did you mean 'none'?"),
         ({"filter": "fft+lap-l2"}, "combine two kinds at most"),
         ({"filter": "lap", "filter_options": {"windw": 5}}, "did you mean 'window'?"),
-        ({"filter": "lap", "filter_options": {"ratio": 0.5}}, "no option of a filter"),
+        ({"filter": "lap", "filter_options": {"ratio": 0.5}}, "a filter has no option "),
         ({"filter": "lap", "filter_options": {"fft.seed": 5}}, "the filter is lap"),
         ({"filter": "lap", "filter_options": {"window": 4}}, "window must be a positive odd"),
         ({"filter": "lap+fft", "filter_backend": "loop"}, "loop"),

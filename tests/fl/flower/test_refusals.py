@@ -42,7 +42,7 @@ def test_flower_is_not_installed(refused, monkeypatch):
         importlib.util, "find_spec", lambda name, *a: None if name == "flwr" else found(name, *a)
     )
     for command in (TRAIN, ["flower", "keys", "--host=a"]):
-        assert 'pip install "specgrad[fl,flower]"' in refused(*command)
+        assert 'run pip install ".[fl,flower]"' in refused(*command)
 
 
 def test_another_flower_is_installed(refused, monkeypatch):

@@ -10,9 +10,22 @@ from specgrad_fl.models import Inputs, build
 from specgrad_fl.runs import run_name
 from specgrad_study.paper.ablations import RESNET_LAYERS, VIT_LAYERS
 from specgrad_study.paper.presets import PRESETS
-from specgrad_study.paper.registry import EXPERIMENTS
+from specgrad_study.paper.registry import EXPERIMENTS, find
 
 from specgrad_kernels import select_layers
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        (["table3"], ["strategies"]),
+        (["Table-III", "strategies"], ["strategies"]),
+        (["table10", "fig7"], ["femnist", "ratio"]),
+        (["figure4", "figure5"], ["curves"]),
+    ],
+)
+def test_experiments_by_their_number_in_the_paper(asked, names):
+    assert [experiment.name for experiment in find(asked)] == names
 
 
 def names_of(experiment: str, preset: str) -> dict[str, str]:
