@@ -7,8 +7,8 @@ BUILT_WITH := torch==2.13.0
 CXX ?= g++
 NATIVE := $(wildcard csrc/*)
 
-.PHONY: all demo test coverage test-fast test-kills test-triton test-torch elsewhere lint sanitize wheels \
-	bench clean docs
+.PHONY: all demo test test-all mutants coverage test-fast test-kills test-triton test-torch elsewhere \
+	lint sanitize wheels bench clean docs
 
 all: $(VENV)/installed
 
@@ -38,10 +38,19 @@ lint: $(VENV)/installed
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses 3 \
 	--dist loadfile --no-loadscope-reorder
 
+# One proof of everything.
 test: lint
+	$(PYTEST) -m "not exhaustive"
+
+# Every proof: more methods, seeds, dtypes and kernels of what `make test` tries once.
+test-all: lint
 	$(PYTEST)
 
-# The same tests, counting the lines of the op that they reach; half as slow again.
+# The faults of tests/mutants, planted one by one: `make test` finds each of them. Half an hour.
+mutants: $(VENV)/installed
+	$(BIN)/python tests/mutants/run.py
+
+# All tests, counting the lines of the op that they reach; half as slow again.
 coverage: $(VENV)/installed
 	$(PYTEST) --cov=specgrad_kernels --cov-report=term:skip-covered --cov-fail-under=90
 

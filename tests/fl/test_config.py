@@ -13,13 +13,10 @@ from specgrad_fl.methods import METHODS, own_options, resolve_options
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rounds": 0}, "rounds is 0; the least is 1"),
         ({"rounds": 2.5}, "rounds must be a whole number; got 2.5"),
         ({"rounds": True}, "rounds must be a whole number; got True"),
         ({"lr": "fast"}, "lr must be a number; got 'fast'"),
-        ({"lr": float("nan")}, "lr must be a finite number"),
         ({"filter": "ftt"}, "filter is 'ftt'; did you mean 'fft'"),
-        ({"ratio": 1.5}, "ratio is 1.5; the most is 1"),
         ({"augment": "yes"}, "augment must be true or false"),
         ({"options": 3}, "options must be a table"),
         ({"sampling": "all"}, "choose one of bernoulli, uniform"),
@@ -53,7 +50,6 @@ def test_a_run_of_an_older_version_is_read(tmp_path):
         ('superlink = "a:1"', "unknown setting 'superlink'"),
         ("batchsize = 3", "unknown setting 'batchsize'; did you mean 'batch_size'"),
         ("zzz = 3", "unknown setting 'zzz'; `specgrad-fl train --help`"),
-        ("lr = ", "is not a TOML file"),
     ],
 )
 def test_bad_toml(tmp_path, text, message):
@@ -61,11 +57,6 @@ def test_bad_toml(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_toml(path)
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read the configuration"):
-        read_toml(tmp_path / "absent.toml")
 
 
 texts = st.text(
@@ -108,14 +99,11 @@ def test_every_setting_explains_itself():
     ("method", "options", "message"),
     [
         ("fedprox", {"my": 1.0}, "has no option 'my'; choose one of mu"),
-        ("fedavg", {"mu": 1.0}, "has no option 'mu'; it has none"),
-        ("fedprox", {"mu": "big"}, "option 'mu' of 'fedprox' must be a number; got 'big'"),
         ("fedprox", {"mu": -1}, "option 'mu' of 'fedprox' is -1.0; the least is 0"),
         ("fedprox", {"fedprix.mu": 1}, "names no method; did you mean 'fedprox'"),
         ("fedcm", {"alpha": 2}, "is 2.0; the most is 1"),
         ("feddisco", {"distance": "l3"}, "is 'l3'; choose one of cos, kl, l1, l2"),
         ("fedlws", {"tau_max": 0.001}, "tau_max is 0.001; the least is 0.01"),
-        ("fedproxx", {}, "there is no method 'fedproxx'; did you mean 'fedprox'"),
         ("math:sqrt", {}, "not a subclass"),
         ("math:nothing", {}, "math has no 'nothing'"),
         ("no_module_of_this_name:M", {}, "cannot import"),

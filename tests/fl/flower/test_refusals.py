@@ -52,20 +52,6 @@ def test_another_flower_is_installed(refused, monkeypatch):
         assert expected in refused(*command)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([*TRAIN, "--min-clients=3"], "min_clients is 3 and active 2"),
-        ([*TRAIN, "--nodes=0"], "nodes is 0; the least is 1"),
-        ([*TRAIN, "--engine=flowers"], "engine is 'flowers'; did you mean 'flower'?"),
-        (["flower", "keys", "--host=a", "--nodes=0"], "nodes is 0; the least is 1"),
-        (["flower", "shards", "--clients=2", "--nodes=3"], "nodes is 3, and there are 2 clients"),
-    ],
-)
-def test_refusals(refused, arguments, message):
-    assert message in refused(*arguments)
-
-
 def test_shards_are_for_their_node_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["flower", "shards", "--clients=2", "--nodes=1"]) == 0

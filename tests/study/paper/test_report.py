@@ -175,23 +175,6 @@ def test_dry_run_estimates_and_runs_nothing(reproduce, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["strategy"], "there is no experiment 'strategy'; did you mean 'strategies'?"),
-        (["ratio", "--shard=3/2"], "write i/n with i from 1 to n"),
-        (["ratio", "--measure=mean"], "there is no measure 'mean'"),
-        (["ratio", "--preset=gpu"], "there is no preset 'gpu'"),
-        (["ratio", "--seeds=a"], "argument --seeds: 'a' is no list"),
-    ],
-)
-def test_mistakes_are_one_sentence(reproduce, arguments, message):
-    code, _, err = reproduce(*arguments)
-    assert code == 2
-    assert message in err
-    assert len(err.splitlines()) == 1
-
-
 def test_dry_run_names_what_cannot_begin(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECGRAD_DATA", str(tmp_path / "nothing"))
     flags = ["--preset=cpu", f"--runs={tmp_path / 'runs'}", "--shard=1/10", "--dry-run"]

@@ -72,32 +72,6 @@ def test_held_out_samples_decide_unless_the_test_set_is_asked_for(tune, tmp_path
     assert (facts["decided_by"], facts["validation"]) == ("test", 0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--grid=lr=0.1"], "at least two values"),
-        (["--grid=lr=a,b"], "write a setting and its values"),
-        (["--grid=nu=0.1,0.2", "--method=fedprox"], "has no option 'nu'"),
-        (["--measure=mean"], "there is no measure 'mean'"),
-        (["--decide=tset"], "decide is 'tset'; did you mean 'test'?"),
-        (["--validation=0"], "nothing is held out to decide by"),
-        (["--seeds=one"], "argument --seeds: 'one' is no list"),
-    ],
-)
-def test_mistakes_are_one_sentence(tune, arguments, message):
-    code, _, err = tune(*arguments)
-    assert code == 2
-    assert message in err
-    assert len(err.splitlines()) == 1
-
-
-def test_a_filter_is_refused(tune, tmp_path):
-    (tmp_path / "with.toml").write_text('filter = "fft"\n')
-    code, _, err = tune(f"--config={tmp_path / 'with.toml'}")
-    assert code == 2
-    assert "tune works without one" in err
-
-
 def test_the_papers_grids():
     assert [axis.values for axis in axes_of("fedavg", [])] == [
         tuple(round(0.01 * step, 2) for step in range(1, 21))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -130,8 +131,22 @@ CASES: list[tuple[list[str], str]] = [
     (["--learning-rate=0.1"], "did you mean '--lr'?"),
     (["--num-clients=3"], "did you mean '--clients'?"),
     (["--roundz=3"], "did you mean '--rounds'?"),
+    (["--xyzzy=3"], "unknown argument '--xyzzy=3'; see specgrad-fl train --help\n"),
+    (["--mu", "0.1"], "it is an option of fedprox: write --option mu=0.1\n"),
+    (["--window=25"], "an option of the filter: write --filter-option window=25\n"),
+    (["--dataset=own.npz"], "your own data are written npz:own.npz\n"),
+    (["--dataset=all.parquet"], "your own data are written parquet:all.parquet\n"),
+    (["--dataset=CIFAR-10"], "there is no data set 'CIFAR-10'; did you mean 'cifar10"),
+    (["--model=nets.py"], "write nets:NAME, where NAME is the factory in nets.py\n"),
+    (["--model=nets.py:net"], "model 'nets.py:net' names a file; write nets:net\n"),
+    (["--model=ResNet20"], "did you mean 'resnet20'?"),
+    (["--filter=FFT"], "filter is 'FFT'; did you mean 'fft'?\n"),
+    (["--method=FedAvg"], "there is no method 'FedAvg'; did you mean 'fedavg'?"),
+    (["--ratio=5"], "ratio is 5.0; the most is 1 (0.05 means 5 %)\n"),
+    (["--validation=10"], "the most is 0.9 (0.1 means 10 %)\n"),
     (["--lr=nan"], "lr must be a finite number"),
     (["--lr=0"], "lr is 0.0; it must be more than 0"),
+    (["--lr-decay=0"], "lr_decay is 0.0; it must be more than 0"),
     (["--lr=fast"], "argument --lr: invalid float value: 'fast'"),
     (["--rounds=0"], "rounds is 0; the least is 1"),
     (["--rounds=1e3"], "argument --rounds: invalid int value"),
@@ -143,17 +158,27 @@ CASES: list[tuple[list[str], str]] = [
     (["--partition=natural"], "does not say who wrote which sample"),
     (["--partition=dirichelt"], "did you mean 'dirichlet'?"),
     (["--batch-size=0"], "batch_size is 0; the least is 1"),
-    (["--method=fedavgg"], "there is no method 'fedavgg'"),
-    (["--model=resnet"], "there is no model 'resnet'"),
+    (["--method=fedprx"], "there is no method 'fedprx'; did you mean 'fedprox'?"),
+    (["--model=resnet9"], "there is no model 'resnet9'; did you mean 'resnet8'?"),
+    (["--model=textcnn"], "model 'textcnn' does not take the samples of digits"),
+    (["--model=torch.nn:Identity"], "returns shape (2, 1, 8, 8) for 2 samples"),
+    (["--model=.a:net"], "model '.a:net' is no module:name"),
+    (["--model-option=stem=null"], "model_options gives stem the value None"),
     (["--model-option=depth=3"], "has no option 'depth'"),
     (["--option=mu"], "an option is written key=value, such as mu=0.01; got 'mu'"),
-    (["--option=mu=1"], "method 'fedavg' has no option 'mu'"),
-    (["--method=fedprox", "--option=mu=big"], "must be a number"),
+    (["--option=mu=1"], "method 'fedavg' has no option 'mu'; it has none"),
+    (["--method=fedprox", "--option=mu=big"], "'mu' of 'fedprox' must be a number; got 'big'"),
+    (["--method=fedawa", "--option=server_lr=-1"], "option 'server_lr' of 'fedawa' is -1"),
     (["--filter=fftt"], "fftt"),
     (["--ratio=1.5", "--filter=fft"], "ratio is 1.5; the most is 1"),
-    (["--filter=fft", "--filter-select=("], "filter"),
+    (["--filter=fft", "--filter-select=("], "filter 'fft' cannot be used"),
+    (["--filter=fft", "--filter-select=nothing"], "filter"),
+    (["--filter=fft", "--filter-backend=quantum"], "backend must be one of"),
+    (["--filter=fft", "--filter-order=99"], "order must permute the axes"),
+    (["--filter=fft", "--ratio=1"], "ratio must lie in"),
     (["--device=cuda:99"], "device 'cuda:99' cannot be used"),
     (["--device=toaster"], "device 'toaster' cannot be used"),
+    (["--device=meta"], "device 'meta' cannot be used"),
     (["--data-root=/nowhere", "--dataset=cifar10"], "no file of cifar10 is in /nowhere/cifar10"),
     (["--dataset=digitz"], "there is no data set 'digitz'; did you mean 'digits'?"),
     (["--dataset=npz:absent.npz"], "absent.npz does not exist or is incomplete"),
@@ -197,27 +222,69 @@ CASES: list[tuple[list[str], str]] = [
     (["--config=alias.toml"], "unknown setting 'learning_rate'; did you mean 'lr'?"),
     (["--config=list.toml"], "epochs must be a whole number; got [1, 2]"),
     (["--config=latin.toml"], "latin.toml is not a TOML file"),
+    (
+        ["--config=options.toml", "--option=mu=1"],
+        "options is 3 in options.toml; write a table [options]",
+    ),
+    (["--config=date.toml"], "model_options gives stem the value datetime.date(2020, 1, 1)"),
     (["--out=mine"], "mine is not empty: it holds notes.txt"),
     (["--out=notes.txt"], "notes.txt"),
 ]
+TUNE = ["tune", "--workers=1", "--rounds=1", "--clients=4", "--active=2"]
 OTHERS: list[tuple[list[str], str]] = [
-    (["tune", "--jobs=0"], "--jobs is 0; the least is 1"),
+    ([*TUNE, "--jobs=0"], "--jobs is 0; the least is 1"),
+    ([*TUNE, "--ratio=0.1"], "specgrad-fl tune does not take this setting"),
+    ([*TUNE, "--out=/proc/x"], "cannot write /proc/x"),
+    ([*TUNE, "--grid=lr=0.1"], "at least two values"),
+    ([*TUNE, "--grid=lr=a,b"], "write a setting and its values"),
+    ([*TUNE, "--grid=nu=0.1,0.2", "--method=fedprox"], "has no option 'nu'"),
+    ([*TUNE, "--measure=mean"], "there is no measure 'mean'"),
+    ([*TUNE, "--decide=tset"], "decide is 'tset'; did you mean 'test'?"),
+    ([*TUNE, "--validation=0"], "nothing is held out to decide by"),
+    ([*TUNE, "--seeds=one"], "argument --seeds: 'one' is no list"),
+    ([*TUNE, "--config=filtered.toml"], "tune works without one"),
+    (["reproduce", "strategy"], "there is no experiment 'strategy'; did you mean 'strategies'?"),
+    (["reproduce", "figure2"], "there is no experiment 'figure2'; choose one of table1, table2"),
+    (["reproduce", "ratio", "--shard=3/2"], "write i/n with i from 1 to n"),
+    (["reproduce", "ratio", "--measure=mean"], "there is no measure 'mean'"),
+    (["reproduce", "ratio", "--preset=gpu"], "there is no preset 'gpu'"),
+    (["reproduce", "ratio", "--seeds=a"], "argument --seeds: 'a' is no list"),
+    (["reproduce", "orders", "--report-only", "--out=/proc/x"], "cannot write /proc/x"),
+    (["diagnose", "nowhere", "--weights=1,2"], "--weights is about gradient files"),
+    (["diagnose", "--gradients", "a", "b", "--smoothness=2"], "--smoothness is about a run"),
     (["reproduce", "ratio", "--jobs=0"], "--jobs is 0; the least is 1"),
     (["compare", "--vary=ratio"], "write a setting and its values"),
     (["compare", "--vary=rattio=1"], "did you mean 'ratio'?"),
     (["compare", "--vary=ratio=2"], "ratio is 2"),
     (["compare", "--vary=seed=1,2"], "it has a flag of its own"),
     (["compare", "--vary=rounds=few"], "rounds must be a whole number"),
+    (["compare", "--seeds=a"], "argument --seeds"),
+    (["compare", "--seeds=,"], "argument --seeds"),
+    (["compare", "--methods=fedavg", "--option=mu=1"], "has no option 'mu'"),
     (["resume", "mine"], "mine is not a run directory"),
+    (["resume", "mine", "--lr=0.5"], "'--lr=0.5'; specgrad-fl resume does not take this setting"),
+    (["list", "nowhere"], "there is no folder nowhere"),
     (["plot", "mine"], "mine is not a run directory"),
     (["plot", "mine", "--out=notes.txt"], "notes.txt exists and specgrad-fl did not draw it"),
     (["plot", "mine", "--out=mine"], "cannot write"),
     (["compare", "--out=report"], "report holds compare.csv, which specgrad-fl compare did not"),
     (["data", "fetch", "digits"], "digits needs no download"),
+    (["data", "fetc"], "there is no action 'fetc'; did you mean 'fetch'?\n"),
+    (["data", "fetch", "digit"], "there is no data set 'digit'"),
+    (["data", "fetch", "digits", "--rounds=2"], "data fetch does not take this setting"),
     (["resume"], "the following arguments are required: run"),
     ([], "the following arguments are required: COMMAND"),
     (["trian"], "there is no command 'trian'; did you mean 'train'?"),
 ]
+FLOWER: list[tuple[list[str], str]] = [
+    ([*TRAIN, "--engine=flowers"], "engine is 'flowers'; did you mean 'flower'?"),
+    ([*TRAIN, "--engine=flower", "--min-clients=3"], "min_clients is 3 and active 2"),
+    ([*TRAIN, "--engine=flower", "--nodes=0"], "nodes is 0; the least is 1"),
+    (["flower", "keys", "--host=a", "--nodes=0"], "nodes is 0; the least is 1"),
+    (["flower", "shards", "--clients=2", "--nodes=3"], "nodes is 3, and there are 2 clients"),
+]
+if find_spec("flwr"):
+    OTHERS += FLOWER
 
 
 @pytest.fixture
@@ -237,6 +304,9 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "table.toml").write_text("[train]\nrounds = 3\n")
     (tmp_path / "alias.toml").write_text("learning_rate = 0.1\n")
     (tmp_path / "list.toml").write_text("epochs = [1, 2]\n")
+    (tmp_path / "options.toml").write_text("options = 3\n")
+    (tmp_path / "date.toml").write_text("[model_options]\nstem = 2020-01-01\n")
+    (tmp_path / "filtered.toml").write_text('filter = "fft"\n')
     (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"\n')
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "report").mkdir()
@@ -272,6 +342,7 @@ def test_every_bad_input_is_one_sentence_and_changes_no_file(place, capsys):
         sentences = [line for line in said.err.splitlines() if not line.startswith(announced)]
         after = snapshot(place)
         good = code == 2 and not said.out and len(sentences) == 1 and message in said.err
+        good = good and sentences[0].startswith("specgrad-fl: ")
         if not good or after != before:
             wrong.append(f"{arguments[-1:]}: {code} {said.err[:300]!r} {set(after) ^ set(before)}")
             before = after
