@@ -21,6 +21,7 @@ from specgrad_fl import plots, pool, prepare, storage, training
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.partition import Partition
+from specgrad_fl.records import essence
 from specgrad_fl.runs import RunDirectory
 
 # the fixtures, which a conftest.py takes all at once
@@ -54,6 +55,12 @@ def result_of(run: RunDirectory) -> tuple[dict[str, Any], dict[str, bytes]]:
     tensors, facts = storage.load_tensors(run.last_path)
     kept = {k: v for k, v in facts.items() if k not in ("metrics", "client_digests")}
     return kept, {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def rounds_of(run: RunDirectory) -> list[dict[str, Any]]:
+    """The records of a run without what a clock, the operating system or a network measured."""
+    measured = ("wire_bytes", "repeats")
+    return [{k: v for k, v in essence(r).items() if k not in measured} for r in run.records()]
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from federations import rounds_of
+from representatives import only
 from specgrad_fl import executor, storage, training
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
@@ -22,14 +25,8 @@ from specgrad_fl.methods import METHODS
 from specgrad_fl.progress import silent
 from specgrad_fl.runs import RunDirectory
 
-MEASURED = ("time", "seconds", "filter_share", "memory_mib")
 # of every method; `make test-kills` takes more
 TRIALS = 2 if "SPECGRAD_KILLS" not in os.environ else 10
-
-
-def essence(run: RunDirectory) -> list[dict]:
-    """The rounds without what a clock or the operating system measured."""
-    return [{k: v for k, v in r.items() if k not in MEASURED} for r in run.records()]
 
 
 def stored(run: RunDirectory) -> dict[str, bytes]:
@@ -42,7 +39,7 @@ def stored(run: RunDirectory) -> dict[str, bytes]:
 
 
 def assert_same(run: RunDirectory, reference: RunDirectory) -> None:
-    assert essence(run) == essence(reference)
+    assert rounds_of(run) == rounds_of(reference)
     ours, theirs = stored(run), stored(reference)
     assert list(ours) == list(theirs)
     for name in theirs:
@@ -109,7 +106,7 @@ def train_and_die_at(config: Config, path: Path, operation: int) -> Callable[[],
     return work
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", only(["scaffold", "fedawa"], METHODS))
 def test_killed_at_random_file_operations(tmp_path, small, method, trained_once):
     config = small(method=method, filter="fft", rounds=3, clients=8, active=2)
     reference = trained_once(config)
@@ -124,26 +121,6 @@ def test_killed_at_random_file_operations(tmp_path, small, method, trained_once)
     assert killed >= TRIALS // 2
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-def test_killed_at_random_moments_again_and_again(tmp_path, small, method, trained_once):
-    config = small(method=method, rounds=8, clients=8, active=2, state_ram_mib=0)
-    reference = trained_once(config)
-    draw = random.Random(7)
-    path = tmp_path / "killed"
-    kills = 0
-    for _ in range(3):
-        rounds = draw.uniform(0, 2)
-
-        def die_soon(record, config, rounds=rounds):
-            """At any moment of the two rounds after this one; the signal ends the process."""
-            if signal.getitimer(signal.ITIMER_REAL)[0] == 0:
-                signal.setitimer(signal.ITIMER_REAL, rounds * record["seconds"]["round"])
-
-        kills += in_child(lambda: finish(config, path, die_soon)) == -signal.SIGALRM
-    assert kills
-    assert_same(finish(config, path), reference)
-
-
 def interrupted(config: Config, path: Path, rounds: int) -> RunDirectory:
     """A run that was killed after some rounds."""
 
@@ -155,7 +132,7 @@ def interrupted(config: Config, path: Path, rounds: int) -> RunDirectory:
     return RunDirectory(path)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "feddyn"])
+@pytest.mark.parametrize("method", only(["feddyn"], ["fedavg", "feddyn"]))
 def test_ctrl_c_keeps_rounds_that_no_checkpoint_was_due_for(
     tmp_path, small, monkeypatch, method, trained_once
 ):
@@ -212,17 +189,15 @@ def test_states_of_clients_do_not_follow_to_another_engine(tmp_path, small):
         training.resume(run.path, changes={"engine": "flower"})
 
 
-@pytest.mark.parametrize(
-    "tail",
-    [b'{"round": 3, "lr": 0.0', b"\x00\xff", b'{"round": 3, "train_loss": 99.0}\n', b"{"],
-)
-def test_torn_or_unconfirmed_last_line(tmp_path, small, tail, trained_once):
+def test_torn_or_unconfirmed_last_line(tmp_path, small, trained_once):
     config = small(rounds=4)
-    reference = trained_once(config)
-    run = interrupted(config, tmp_path / "torn", 2)
-    with open(run.metrics_path, "ab") as file:
-        file.write(tail)
-    assert_same(training.resume(run.path), reference)
+    begun = interrupted(config, tmp_path / "begun", 2)
+    for tail in (b'{"round": 3, "lr": 0.0', b"\x00\xff", b'{"round": 3, "train_loss": 99.0}\n'):
+        run = RunDirectory(shutil.copytree(begun.path, tmp_path / "torn"))
+        with open(run.metrics_path, "ab") as file:
+            file.write(tail)
+        assert_same(training.resume(run.path), trained_once(config))
+        shutil.rmtree(run.path)
 
 
 def test_damage_elsewhere_in_the_metrics_is_refused(tmp_path, small):
@@ -236,7 +211,7 @@ def test_damage_elsewhere_in_the_metrics_is_refused(tmp_path, small):
         training.resume(run.path)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+@pytest.mark.parametrize("method", only(["scaffold"], ["fedavg", "scaffold"]))
 def test_full_disk(tmp_path, small, method, trained_once):
     """Files may not grow beyond a limit: a checkpoint breaks off in the middle."""
     config = small(method=method, rounds=4)
@@ -267,12 +242,12 @@ def test_full_disk_while_appending_metrics(tmp_path, small, trained_once):
     assert_same(training.resume(path), reference)
 
 
-@pytest.mark.parametrize("limit", [0, 1, 1024])
+@pytest.mark.parametrize("limit", only([0], [0, 1, 1024]))
 def test_memory_limit_does_not_change_the_result(tmp_path, small, limit, trained_once):
     config = small(method="scaffold", rounds=4)
     reference = trained_once(config)
     run = training.train(config.replace(state_ram_mib=limit, checkpoint_every=3), tmp_path / "run")
-    assert essence(run) == essence(reference)
+    assert rounds_of(run) == rounds_of(reference)
     assert (run.last_path).read_bytes() == reference.last_path.read_bytes()
 
 
@@ -356,7 +331,7 @@ def test_a_command_with_workers_is_killed_and_resumed(tmp_path, small, trained_o
         time.sleep(0.05)
     run = training.resume(path, changes={"workers": 2})
     assert run.summary()["rounds"] == 8
-    assert essence(run) == essence(reference)
+    assert rounds_of(run) == rounds_of(reference)
     assert run.last_path.read_bytes() == reference.last_path.read_bytes()
 
 

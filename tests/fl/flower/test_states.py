@@ -33,8 +33,8 @@ def dies_in(made, number):
     ("method", "every"),
     [
         ("scaffold", 2),
-        pytest.param("scaffold", 1, marks=pytest.mark.slow),
-        pytest.param("feddyn", 2, marks=pytest.mark.slow),
+        pytest.param("scaffold", 1, marks=pytest.mark.exhaustive),
+        pytest.param("feddyn", 2, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_server_that_dies_finds_the_states_of_its_checkpoint(
