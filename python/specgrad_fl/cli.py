@@ -21,7 +21,6 @@ from specgrad_fl.flags import (
     Commands,
     Parser,
     add_settings,
-    print_table,
     settings_of,
     warn_of_idle,
     watcher_of,
@@ -116,15 +115,21 @@ def _resume(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace, run: RunDirectory) -> None:
     """The results: a table for people, or one JSON object."""
-    from specgrad_fl.results import shown
+    from specgrad_fl.progress import columns
+    from specgrad_fl.results import fitted, shown
 
     summary = run.summary()
     if arguments.json:
         print(json.dumps({"run": str(run.path), **summary}))
         return
     pictures = sorted(path.name for path in run.path.glob("*.png"))
-    print_table([shown(summary)])
+    print(fitted(shown(summary), columns(sys.stdout) if sys.stdout.isatty() else sys.maxsize))
     print(f"run: {run.path}  pictures: {', '.join(pictures)}")
+    best, chosen = summary["best_accuracy"], summary.get("chosen_on", "test")
+    print(
+        f"accuracy {summary['final_accuracy']:.1%} after round {summary['rounds']}, best "
+        f"{best:.1%} in round {summary['best_round']} (chosen on {chosen} samples)"
+    )
 
 
 def _plot(arguments: argparse.Namespace) -> None:

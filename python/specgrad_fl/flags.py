@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -145,11 +145,3 @@ def watcher_of(arguments: argparse.Namespace, label: str = "") -> Watcher:
     from specgrad_fl import progress  # with torch
 
     return progress.watcher(arguments.quiet, label, getattr(arguments, "json", False))
-
-
-def print_table(rows: Sequence[dict[str, str]]) -> None:
-    """Print results so that they do not wrap on a terminal."""
-    from specgrad_fl.progress import columns
-    from specgrad_fl.results import fitted
-
-    print(fitted(rows, columns(sys.stdout) if sys.stdout.isatty() else sys.maxsize))

@@ -180,18 +180,23 @@ def load_run(path: Path | str) -> LoadedRun:
     return LoadedRun(path)
 
 
-def fitted(rows: Sequence[dict[str, str]], room: int) -> str:
-    """Rows as a text table; where it is wider than ``room``, rows become columns.
+def text_table(rows: Sequence[Sequence[str]], names: Sequence[str] = ()) -> list[str]:
+    """Lines of aligned columns, under their names if there are any.
 
-    >>> print(fitted([{"accuracy": "1", "clients": "22"}], room=12))
+    >>> text_table([("fedavg", "1"), ("fedprox", "22")])
+    ['fedavg   1', 'fedprox  22']
+    """
+    lines = [names, *rows] if names else rows
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def fitted(row: dict[str, str], room: int) -> str:
+    """One row under its names; where that is wider than ``room``, one line for each name.
+
+    >>> print(fitted({"accuracy": "1", "clients": "22"}, room=12))
     accuracy  1
     clients   22
     """
-    names = list(dict.fromkeys(name for each in rows for name in each))
-    lines = [names, *([each.get(name, "-") for name in names] for each in rows)]
-    for table in (lines, list(zip(*lines, strict=True))):
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
-        if max(map(len, shown)) <= room:
-            break
-    return "\n".join(shown)
+    lines = text_table([list(row.values())], list(row))
+    return "\n".join(lines if len(lines[0]) <= room else text_table(list(row.items())))

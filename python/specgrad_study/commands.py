@@ -6,7 +6,7 @@ What is slow to import is imported by the command that needs it.
 from __future__ import annotations
 
 import argparse
-import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from specgrad_fl.errors import ConfigError
 from specgrad_fl.flags import Commands, add_settings, settings_of
 
 COMPARE = """Run every combination of methods, filters and seeds that has not been run yet, then
-print a table and draw the curves. Interrupted? The same command goes on where it stopped.
+print the gain of each over its baseline and draw the curves. A filter is compared with the same
+method without one, a method with the first method. Interrupted? The same command goes on where
+it stopped.
 
 example:
   specgrad-fl compare --methods fedavg,feddyn --filters none,fft --seeds 0,1,2 --rounds 50"""
@@ -129,7 +131,10 @@ def _add_compare(commands: Commands) -> None:
     add("--filters", type=words, default=["none", "fft"], metavar="A,B",
         help="filters, `none` for training without [none,fft]")
     add("--seeds", type=whole_numbers, default=[0], metavar="0,1",
-        help="seeds; the table shows mean and deviation over them [0]")
+        help="seeds; gains are paired by seed and need two or more for an interval [0]")
+    add("--measure", default="last10", help="accuracy of the gains: last10, final or best [last10]")
+    add("--jobs", type=int, default=1, help="runs side by side [1]")
+    add("--json", action="store_true", help="rounds and the comparison as JSON lines")
     # what `train` calls them
     for one in ("method", "filter", "seed"):
         kind = whole_numbers if one == "seed" else words
@@ -229,8 +234,11 @@ def _add_diagnose(commands: Commands) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from specgrad_study.compare import compare, plan
+    from specgrad_study import compare
+    from specgrad_study.fleet import Job, play_shown
 
+    _check_jobs(arguments.jobs)
+    compare.check_measure(arguments.measure)
     settings = settings_of(arguments)
     # a file that `tune` wrote names its method
     methods = arguments.methods or [settings.get("method", "fedavg")]
@@ -240,13 +248,22 @@ def _compare(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"compare takes --{flag}; remove {name} from the configuration file")
     vary = dict(map(_varied, arguments.vary))
     base = Config(**settings)
+    if arguments.jobs > 1:
+        base = base.replace(workers=1)
     strongest = next((name for name in arguments.filters if name != "none"), "none")
     flags.warn_of_idle(base.replace(filter=strongest), {**settings, **vary})
-    configs = plan(base, methods, arguments.filters, arguments.seeds, vary)
-    watch = functools.partial(flags.watcher_of, arguments)
-    pictures, rows = compare(configs, arguments.out, watch, vary)
-    flags.print_table(rows)
+    configs = compare.plan(base, methods, arguments.filters, arguments.seeds, vary)
+    compare.check_folder(arguments.out)
+    jobs = [Job.of(config, arguments.out) for config in configs]
+    outcomes = play_shown(jobs, arguments.jobs, arguments.quiet, arguments.json)
+    found = compare.compare(outcomes, vary, arguments.measure)
+    pictures = compare.write_report(arguments.out, found, configs[0])
+    if arguments.json:
+        print(json.dumps(found.report()))
+        return
+    print(found.text())
     print(f"pictures: {', '.join(map(str, pictures))}")
+    print(found.result())
 
 
 def _varied(text: str) -> tuple[str, list[Any]]:

@@ -6,7 +6,6 @@ the same run.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from specgrad_fl.engine import Engine
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.partition import Partition
 from specgrad_fl.pool import NEWS, Message, Pool, WorkerDied
-from specgrad_fl.progress import SECONDS_BETWEEN_LINES, Watcher, clock, rewrite
+from specgrad_fl.progress import SECONDS_BETWEEN_LINES, Lines, Watcher, clock, rewrite
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory, run_name
 
@@ -51,6 +50,7 @@ class Outcome:
     job: Job
     status: str
     reason: str = ""
+    trace: str = ""
 
 
 Listener = Callable[[Job, Record], None]
@@ -89,7 +89,7 @@ def play_one(job: Job, watch: Watcher) -> Outcome:
         storage.write_text(job.path / FAILURE, f"{error}\n")
         return Outcome(job, DIVERGED, str(error))
     except RunError as error:
-        return Outcome(job, REFUSED, str(error))
+        return Outcome(job, REFUSED, str(error), error.trace)
     return Outcome(job, FINISHED)
 
 
@@ -130,15 +130,15 @@ def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
     return [outcomes[index] for index in range(len(jobs))]
 
 
-def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str]:
+def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str, str]:
     """The child's side: play one job, with its rounds as news."""
     job = Job(Config(**order["config"]), Path(order["path"]))
     outcome = play_one(job, lambda record, _: say(record))
-    return outcome.status, outcome.reason
+    return outcome.status, outcome.reason, outcome.trace
 
 
 class _Progress:
-    """Of many runs side by side: all of them in the live line, JSON for each finished run."""
+    """Progress of many runs: a live line on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._runs = len(jobs)
@@ -147,6 +147,7 @@ class _Progress:
         self.played = 0
         self._lock = threading.Lock()
         self._begun = time.perf_counter()
+        self._due = 0.0
 
     def __call__(self, job: Job, record: Record) -> None:
         with self._lock:
@@ -154,33 +155,31 @@ class _Progress:
             self._left -= 1
             ended = record["round"] == job.config.rounds
             self._done_runs += ended
-            # by the pace so far, all processes together
-            left = (time.perf_counter() - self._begun) / self.played * self._left
+            passed = time.perf_counter() - self._begun
             accuracy = record.get("test_accuracy")
+            score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
+            parts = (
+                f"[{self._done_runs}/{self._runs} runs]",
+                f"left {clock(passed / self.played * self._left)}",  # all processes together
+                f"round {record['round']}/{job.config.rounds}{score}",
+                job.path.name,
+            )
             if sys.stderr.isatty():
-                score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
-                rewrite(
-                    sys.stderr,
-                    f"[{self._done_runs}/{self._runs} runs]",
-                    f"left {clock(left)}",
-                    f"round {record['round']}/{job.config.rounds}{score}",
-                    job.path.name,
-                )
-            elif ended:
-                facts = {
-                    "run": job.path.name,
-                    "runs_done": self._done_runs,
-                    "of": self._runs,
-                    "test_accuracy": accuracy,
-                    "seconds_left": round(left),
-                }
-                print(json.dumps(facts), flush=True)
+                rewrite(sys.stderr, *parts)
+            elif ended or passed >= self._due:
+                self._due = passed + SECONDS_BETWEEN_LINES
+                print("  ".join(parts), file=sys.stderr, flush=True)
 
 
-def play_shown(jobs: Sequence[Job], processes: int, quiet: bool) -> list[Outcome]:
-    """As :func:`play`, saying how far the runs are, unless that is not wanted."""
+def play_shown(
+    jobs: Sequence[Job], processes: int, quiet: bool, as_json: bool = False
+) -> list[Outcome]:
+    """As :func:`play`, with progress: none, a JSON object for each round, or for people."""
     if quiet:
         return play(jobs, processes, lambda job, record: None)
+    if as_json:
+        lines = {job.path: Lines(sys.stdout, job.path.name) for job in jobs}
+        return play(jobs, processes, lambda job, record: lines[job.path](record, job.config))
     progress = _Progress(missing(jobs))
     try:
         return play(jobs, processes, progress)
@@ -191,7 +190,7 @@ def play_shown(jobs: Sequence[Job], processes: int, quiet: bool) -> list[Outcome
 
 @contextmanager
 def trial(config: Config, dataset: Dataset, partition: Partition) -> Iterator[Engine]:
-    """The engine of a run that nobody keeps."""
+    """Engine on a temporary directory."""
     with tempfile.TemporaryDirectory() as folder:
         resolved = prepare.resolve(config, dataset, partition)
         tried = Engine(resolved, dataset, partition, RunDirectory(Path(folder))).start()

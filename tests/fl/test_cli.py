@@ -65,19 +65,38 @@ def test_compare_runs_what_is_missing(command, tmp_path):
     flags += ["--target=0.05", "--option", "fedprox.mu=0.5"]
     code, out, _ = command(*flags, "--seeds=0")
     assert code == 0
-    assert len(out.splitlines()) == 1 + 4 + 1
+    assert "gain: points, of one seed" in out
     finished = sorted((tmp_path / "runs").glob("*/summary.json"))
     stamps = {path: path.stat().st_mtime_ns for path in finished}
     assert len(finished) == 4
     code, out, _ = command(*flags, "--seeds=0,1")
     assert code == 0
-    assert "+-" in out.splitlines()[1]
+    lines = out.splitlines()
+    assert max(map(len, lines[:-2])) <= 80
+    assert {"gain", "over", "seeds"} <= set(lines[0].split())
+    assert "+-: sample standard deviation over seeds" in lines
+    assert lines[-1].startswith("best: ")
+    assert "over" in lines[-1] or "best: fedavg," in lines[-1]
     assert len(list((tmp_path / "runs").glob("*/summary.json"))) == 8
     assert {path: path.stat().st_mtime_ns for path in finished} == stamps
     prox = next((tmp_path / "runs").glob("*fedprox-none-s0*"))
     assert RunDirectory(prox).config().options == {"mu": 0.5}
     report = json.loads((tmp_path / "runs" / "compare.json").read_text())
     assert len(report["table"]) == 4
+    pairs = {gain["row"]: gain.get("over") for gain in report["gains"]}
+    assert pairs == {
+        "fedavg": None, "fedavg+fft": "fedavg", "fedprox": "fedavg", "fedprox+fft": "fedprox",
+    }  # fmt: skip
+    runs = {label: [tmp_path / "runs" / name for name in names]
+            for label, names in report["runs"].items()}  # fmt: skip
+    one, two = (
+        [RunDirectory(path).summary()["mean_last_10"] for path in runs[label]]
+        for label in ("fedavg+fft", "fedavg")
+    )
+    paired = report["gains"][1]
+    assert paired["mean"] == pytest.approx(50 * (sum(one) - sum(two)))
+    assert paired["low"] < paired["mean"] < paired["high"]
+    assert paired["seeds"] == 2
     assert (tmp_path / "runs" / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -188,10 +207,12 @@ def test_the_first_minute(command):
     code, out, err = command("train", *FAST, "--out=here")
     assert code == 0
     assert err.startswith("run: here\ndata: digits, 1438 training and 359 test images of 8 x 8")
-    header, numbers, ending = out.splitlines()
+    header, numbers, ending, result = out.splitlines()
     assert header.split()[:3] == ["rounds", "final", "%"]
     assert numbers.split()[0] == "2"
     assert ending == "run: here  pictures: curves.png, partition.png"
+    assert result.startswith("accuracy ")
+    assert "% after round 2, best " in result
 
 
 @pytest.mark.parametrize("line", [["--help"], ["train", "--help"], ["compare", "--help"]])
@@ -222,7 +243,7 @@ def test_compare_varies_any_setting(command, tmp_path):
         "compare", *FAST, "--rounds=1", "--quiet", "--vary=ratio=0.01,0.2", "--validation=0.2"
     )
     assert code == 0
-    header, *rows, _ = out.splitlines()
+    header, *rows = out.splitlines()[:4]
     assert "ratio" in header.split()
     assert "worst tenth %" in header
     assert [row.split()[1:3] for row in rows] == [["none", "-"], ["fft", "0.01"], ["fft", "0.2"]]
@@ -233,8 +254,18 @@ def test_one_seed_given_twice_is_one_seed(command):
     twice = ["--methods=fedavg,fedavg", "--seeds=0,0"]
     code, out, _ = command("compare", *FAST, "--rounds=1", "--quiet", *twice)
     assert code == 0
-    assert len(out.splitlines()) == 1 + 2 + 1
+    assert out.count("\nfedavg ") == 2
     assert "+-" not in out
+
+
+def test_compare_as_json_side_by_side(command):
+    flags = ["compare", *FAST, "--rounds=1", "--seeds=0", "--jobs=2", "--json"]
+    code, out, err = command(*flags)
+    assert (code, err) == (0, "")
+    *rounds, result = map(json.loads, out.splitlines())
+    assert {line["run"].split("-")[3] for line in rounds} == {"none", "fft"}
+    assert [gain["row"] for gain in result["gains"]] == ["fedavg", "fedavg+fft"]
+    assert result["gains"][1]["low"] is None
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
+from specgrad_study.intervals import LEVEL, Interval
 from specgrad_study.paper.numbers import Place
 
 SUPPORTS, CONTRADICTS, UNDECIDED = "supports", "contradicts", "undecided"
 PRELIMINARY, MISSING = "preliminary", "no result"
-LEVEL = 0.95
 LEAST_SEEDS = 3
 RULE = (
     "Rule of the verdicts: a claim is a list of differences between cells that should be positive, "
@@ -108,39 +105,6 @@ class Claim:
 def one_claim(text: str, said: str, contrasts: tuple[Contrast, ...]) -> tuple[Claim]:
     """For an experiment about which one thing is said, in every column."""
     return (Claim(text, said, contrasts),)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The mean of paired differences and half the width of its interval; none for one seed.
-
-    >>> str(Interval.of({0: 0.8, 1: 0.1, 2: 0.8}))
-    '+0.57 [-0.44, +1.57] (3)'
-    >>> str(Interval.of({0: 0.8}))
-    '+0.80 (1)'
-    """
-
-    mean: float
-    half: float | None
-    seeds: int
-
-    @staticmethod
-    def of(differences: Mapping[int, float], level: float = LEVEL) -> Interval:
-        """From one difference for each seed."""
-        each, count = list(differences.values()), len(differences)
-        half = None
-        if count > 1:
-            t = float(stdtrit(count - 1, (1 + level) / 2))
-            half = t * statistics.stdev(each) / math.sqrt(count)
-        return Interval(statistics.fmean(each), half, count)
-
-    @property
-    def ends(self) -> tuple[float, float] | None:
-        return None if self.half is None else (self.mean - self.half, self.mean + self.half)
-
-    def __str__(self) -> str:
-        ends = "" if self.ends is None else f" [{self.ends[0]:+.2f}, {self.ends[1]:+.2f}]"
-        return f"{self.mean:+.2f}{ends} ({self.seeds})"
 
 
 @dataclass(frozen=True)
