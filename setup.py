@@ -35,7 +35,7 @@ def native_build():
     kernels = Extension(
         "specgrad_kernels._kernels",
         sources=[
-            "csrc/operator.cpp",
+            "csrc/binding.cpp",
             "csrc/filters.cpp",
             "csrc/cpu.cpp",
             "csrc/kernels.cpp",

@@ -1,5 +1,5 @@
-// Programs: the designs of a plan and the layouts of a list of gradients, compiled into jobs. They
-// may be shared between threads; the caller supplies threads and memory. Torch-free.
+// Programs: filter designs and the layouts of a list of gradients, compiled into jobs. A program may
+// be shared between threads; the caller supplies threads and memory. Torch-free.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,12 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "design.h"
 #include "filters.h"
+#include "interface.h"
 #include "plans.h"
 #include "signal.h"
 
@@ -45,12 +46,16 @@ class Buffer {
   int64_t capacity_ = 0;
 };
 
-// What one call needs: a buffer for the signal at hand and one for scratch, for each thread.
+// Memory of one call: for each thread a buffer for its signal and one for scratch, and the lists
+// that describe the gradients.
 struct Workspace {
   struct Slot {
     Buffer shared, scratch;
   };
   std::vector<Slot> slots;
+  std::string key;                                   // of the program that is looked for
+  std::vector<void*> data;                           // where each gradient starts
+  std::vector<std::pair<int64_t, int64_t>> extents;  // first and one-past-last byte of each
 
   int64_t bytes() const {
     int64_t total = 0;
@@ -62,61 +67,63 @@ struct Workspace {
 // Runs task(slot) for slot = 0 .. slots - 1, possibly at once.
 using RunSlots = std::function<void(int slots, const std::function<void(int)>& task)>;
 
-// One gradient of a program, its neighbouring dimensions merged.
-struct TensorPlan {
-  DType dtype = DType::f32;
-  int64_t bytes = 0;             // from the first that it can touch to the last; 0 when it is empty
-  int64_t filter = -1;           // -1: left alone
-  std::vector<int64_t> offsets;  // of the signals in it, in bytes
-  Layout signal;
-};
-
-// What became of a call. Only `done` has written anything.
-enum class Outcome { done, unknown_layout, interleaved, negated };
+// Appends the layout of one gradient to a key, which is the spec's text and all layouts.
+inline void append_layout(std::string& key, DType dtype, int64_t dims, const int64_t* sizes,
+                          const int64_t* strides) {
+  const int64_t head[] = {static_cast<int64_t>(dtype), dims};
+  const auto append = [&](const int64_t* numbers, int64_t count) {
+    key.append(reinterpret_cast<const char*>(numbers), static_cast<size_t>(count) * sizeof(int64_t));
+  };
+  append(head, 2);
+  append(sizes, dims);
+  append(strides, dims);
+}
 
 class Program {
  public:
-  Program(const std::vector<FilterDesign>& designs, std::vector<TensorPlan> tensors)
-      : tensors_(std::move(tensors)) {
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      const TensorPlan& tensor = tensors_[i];
-      if (tensor.filter < 0) continue;
-      if (tensor.filter >= static_cast<int64_t>(designs.size())) {
+  // `spec` is the text of the spec that the designs were made for.
+  Program(std::string spec, const std::vector<FilterDesign>& designs,
+          const std::vector<TensorLayout>& tensors)
+      : spec_length_(spec.size()), key_(std::move(spec)) {
+    tensors_.reserve(tensors.size());  // jobs point into it
+    for (const TensorLayout& layout : tensors) {
+      append_layout(key_, layout.dtype, static_cast<int64_t>(layout.shape.size()),
+                    layout.shape.data(), layout.strides.data());
+      tensors_.push_back(tensor_of(layout));
+      if (layout.design < 0) continue;
+      if (layout.design >= static_cast<int64_t>(designs.size())) {
         throw std::invalid_argument("specgrad: a gradient names no design");
       }
-      const Filter* filter = filter_for(designs[tensor.filter], tensor);
-      for (int64_t offset : std::exchange(tensors_[i].offsets, {})) {
-        jobs_.push_back({filter, &tensor.signal, i, offset});
-      }
+      add_jobs(filter_for(designs[layout.design], layout, tensors_.back().signal));
     }
     std::stable_sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
       return a.filter->cost > b.filter->cost;
     });
-    for (const Job& job : jobs_) total_cost_ += job.filter->cost;
-    // Short jobs are taken together: neighbours in memory stay with one thread.
+    // Short jobs are taken together, so that neighbours in memory stay with one thread.
     for (size_t i = 0; i < jobs_.size();) {
       batches_.push_back(i);
-      for (double cost = 0; i < jobs_.size() && cost < kWorthTaking; ++i) {
-        cost += jobs_[i].filter->cost;
-      }
+      for (double cost = 0; i < jobs_.size() && cost < kWorthTaking; ++i) cost += jobs_[i].cost();
     }
     batches_.push_back(jobs_.size());
   }
 
   Program(const Program&) = delete;  // jobs point into it
 
-  // Of its tables and lists.
+  const std::string& key() const { return key_; }
+  std::string spec() const { return key_.substr(0, spec_length_); }
+
+  // Memory of its tables and lists.
   int64_t bytes() const {
     int64_t total = bytes_in(jobs_, tensors_);
     for (const auto& [key, filter] : filters_) total += filter.table_bytes;
     return total;
   }
 
-  // Interleaved tensors lie within each other's extents; whether they share memory is not decided
-  // here: `disjoint` says that it was, and the places are remembered.
-  Outcome run(const std::vector<void*>& data, bool disjoint, int threads, const RunSlots& run_slots,
-              Workspace& workspace) const {
-    if (!known_disjoint(data, disjoint)) return Outcome::interleaved;
+  // Filters the tensors at workspace.data. Those that lie within each other's extents are
+  // `interleaved`: the caller decides whether they share memory, and says so by `disjoint`.
+  Outcome run(bool disjoint, int threads, const RunSlots& run_slots, Workspace& workspace) const {
+    const std::vector<void*>& data = workspace.data;
+    if (!known_disjoint(workspace, disjoint)) return Outcome::interleaved;
     const int slots = total_cost_ < kWorthAThread ? 1 : std::max(threads, 1);
     if (static_cast<int>(workspace.slots.size()) < slots) workspace.slots.resize(slots);
     size_t large = 0;  // each of them a batch of its own
@@ -140,43 +147,76 @@ class Program {
   }
 
  private:
-  struct Job {
-    const Filter* filter;
-    const Layout* layout;
-    size_t tensor;
-    int64_t offset;  // bytes from the tensor's start: an entry of its stack
+  struct Tensor {
+    int64_t extent = 0;    // bytes it spans
+    Layout signal;
+    std::vector<int64_t> stack_sizes, stack_strides;  // strides in bytes
   };
 
-  // In the units of the cost model, some 50 microseconds: below it, waking a thread costs more
-  // than it saves.
+  // Signals [first, first + count) of one tensor, filtered alike.
+  struct Job {
+    const Filter* filter;
+    const Tensor* tensor;
+    size_t index;  // of the tensor
+    int64_t first, count;
+
+    double cost() const { return filter->cost * static_cast<double>(count); }
+  };
+
+  // In the units of the cost model (design.py), of which a microsecond has some 6000: below the
+  // first, waking a thread costs more than it saves.
   static constexpr double kWorthAThread = 300000;
   static constexpr double kWorthTaking = 12000;
 
-  const Filter* filter_for(const FilterDesign& design, const TensorPlan& tensor) {
-    if (design.d != tensor.signal.d || design.double_precision != (tensor.dtype == DType::f64)) {
+  static Tensor tensor_of(const TensorLayout& layout) {
+    const int64_t bytes = element_size(layout.dtype);
+    Tensor tensor;
+    tensor.extent = layout.extent;
+    tensor.stack_sizes = layout.stack_sizes;
+    for (int64_t stride : layout.stack_strides) tensor.stack_strides.push_back(stride * bytes);
+    tensor.signal = Layout(layout.dtype, layout.signal_sizes, layout.signal_strides);
+    return tensor;
+  }
+
+  const Filter* filter_for(const FilterDesign& design, const TensorLayout& tensor,
+                           const Layout& signal) {
+    if (design.d != signal.d || design.double_precision != (tensor.dtype == DType::f64)) {
       throw std::invalid_argument("specgrad: a design is for another gradient");
     }
-    const bool direct = tensor.signal.contiguous() && element_size(tensor.dtype) >= 4;
-    Filter& filter = filters_[{tensor.filter, direct}];
+    const bool direct = signal.contiguous() && element_size(tensor.dtype) >= 4;
+    Filter& filter = filters_[{tensor.design, direct}];
     if (filter.phases.empty()) filter = make_filter(design, direct);
     return &filter;
+  }
+
+  // Adds jobs for all signals of the last tensor.
+  void add_jobs(const Filter* filter) {
+    const Tensor& tensor = tensors_.back();
+    const size_t index = tensors_.size() - 1;
+    const int64_t signals = product(tensor.stack_sizes);
+    const int64_t together = std::max<int64_t>(1, static_cast<int64_t>(kWorthTaking / filter->cost));
+    for (int64_t first = 0; first < signals; first += together) {
+      jobs_.push_back({filter, &tensor, index, first, std::min(together, signals - first)});
+    }
+    total_cost_ += filter->cost * static_cast<double>(signals);
   }
 
   static int64_t address(const void* data) {
     return static_cast<int64_t>(reinterpret_cast<intptr_t>(data));
   }
 
-  bool known_disjoint(const std::vector<void*>& data, bool disjoint) const {
-    static thread_local std::vector<std::pair<int64_t, int64_t>> extents;  // from, to
+  bool known_disjoint(Workspace& workspace, bool disjoint) const {
+    const std::vector<void*>& data = workspace.data;
+    std::vector<std::pair<int64_t, int64_t>>& extents = workspace.extents;
     extents.clear();
     for (size_t i = 0; i < data.size(); ++i) {
-      if (!tensors_[i].bytes) continue;
+      if (!tensors_[i].extent) continue;
       if (!data[i]) {
         throw std::invalid_argument(
             "a gradient has no memory of its own; pass the tensors that it is made of, or "
             "backend='torch'");
       }
-      extents.emplace_back(address(data[i]), address(data[i]) + tensors_[i].bytes);
+      extents.emplace_back(address(data[i]), address(data[i]) + tensors_[i].extent);
     }
     std::sort(extents.begin(), extents.end());
     for (size_t i = 1; i < extents.size(); ++i) {
@@ -192,7 +232,7 @@ class Program {
   bool known_places(const std::vector<void*>& data, int64_t first, bool disjoint) const {
     std::vector<int64_t> places;
     for (size_t i = 0; i < data.size(); ++i) {
-      if (tensors_[i].bytes) places.push_back(address(data[i]) - first);
+      if (tensors_[i].extent) places.push_back(address(data[i]) - first);
     }
     const std::lock_guard<std::mutex> lock(disjoint_mutex_);
     if (disjoint) disjoint_places_ = places;
@@ -203,23 +243,32 @@ class Program {
     return job.filter->cost > 0.6 * total_cost_ / slots && job.filter->cost > kWorthAThread;
   }
 
-  static Signal signal_of(const Job& job, const std::vector<void*>& data) {
-    return {job.layout, static_cast<char*>(data[job.tensor]) + job.offset};
+  static Signal signal_of(const Job& job, int64_t number, const std::vector<void*>& data) {
+    int64_t offset = 0;
+    for (size_t dim = job.tensor->stack_sizes.size(); dim-- > 0;) {
+      const int64_t size = job.tensor->stack_sizes[dim];
+      offset += (dim ? number % size : number) * job.tensor->stack_strides[dim];
+      number = dim ? number / size : 0;
+    }
+    return {&job.tensor->signal, static_cast<char*>(data[job.index]) + offset};
   }
 
-  static void run_alone(const Job& job, const std::vector<void*>& data,
-                        Workspace::Slot& slot) {
+  static void run_alone(const Job& job, const std::vector<void*>& data, Workspace::Slot& slot) {
     const Filter& filter = *job.filter;
-    const Signal signal = signal_of(job, data);
     void* shared = slot.shared.at_least(filter.memory.shared);
     void* scratch = slot.scratch.at_least(filter.memory.scratch);
-    for (const Phase& phase : filter.phases) phase.run({0, phase.tasks, signal, shared, scratch});
+    for (int64_t i = 0; i < job.count; ++i) {
+      const Signal signal = signal_of(job, job.first + i, data);
+      for (const Phase& phase : filter.phases) {
+        phase.run({0, phase.tasks, signal, shared, scratch});
+      }
+    }
   }
 
   static void run_spread_out(const Job& job, const std::vector<void*>& data, int slots,
                              const RunSlots& run_slots, Workspace& workspace) {
     const Filter& filter = *job.filter;
-    const Signal signal = signal_of(job, data);
+    const Signal signal = signal_of(job, job.first, data);
     void* shared = workspace.slots[0].shared.at_least(filter.memory.shared);
     for (const Phase& phase : filter.phases) {
       // A few pieces a thread even out what other programs take of a core.
@@ -239,7 +288,9 @@ class Program {
     }
   }
 
-  std::vector<TensorPlan> tensors_;
+  size_t spec_length_;
+  std::string key_;
+  std::vector<Tensor> tensors_;
   std::map<std::pair<int64_t, bool>, Filter> filters_;  // by design and `direct`
   std::vector<Job> jobs_;
   std::vector<size_t> batches_;  // where in jobs_ each starts, and the end

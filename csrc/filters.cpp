@@ -153,8 +153,6 @@ class Builder {
   void add_detrend() {
     const DetrendPlan<T>& plan = keep(make_detrend<T>(design_));
     const int64_t d = design_.d, radius = plan.radius, chunk = detrend_chunk(radius);
-    const double work = plan.weights.empty() ? 36 : 2.6 * static_cast<double>(radius) + 2;
-    filter_.cost = static_cast<double>(ceil_div(d, chosen_lanes<T>())) * work + 200;
     const auto add_chunks = [&](auto kernel) {
       add_phase(ceil_div(d, chunk), 1, [=](const Piece& piece) {
         for (int64_t i = piece.begin; i < piece.end; ++i) {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "design.h"
+#include "interface.h"
 #include "signal.h"
 
 namespace specgrad {

@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "design.h"
+#include "interface.h"
 #include "plans.h"
 #include "workspace.h"
 
 namespace specgrad {
 
 template <class T>
-TransformPlan<T> make_transform(std::vector<int> radices) {
+TransformPlan<T> make_transform(std::vector<int64_t> radices) {
   if (radices.empty()) radices = {1};
   TransformPlan<T> plan;
   plan.length = static_cast<int>(product(radices));
@@ -22,7 +22,8 @@ TransformPlan<T> make_transform(std::vector<int> radices) {
     list.push_back(static_cast<T>(std::sin(-2 * kPi * turns)));
   };
   int block = plan.length;
-  for (int radix : radices) {
+  for (const int64_t each : radices) {
+    const int radix = static_cast<int>(each);
     plan.passes.push_back({radix, block, plan.twiddles.size(), plan.roots.size()});
     for (int q = 0; q < block / radix; ++q) {
       for (int s = 1; s < radix; ++s) {
@@ -36,13 +37,13 @@ TransformPlan<T> make_transform(std::vector<int> radices) {
   }
   plan.position.resize(plan.length);
   for (int k = 0; k < plan.length; ++k) {
-    int position = 0, rest = k, stride = plan.length;
-    for (int radix : radices) {
+    int64_t position = 0, rest = k, stride = plan.length;
+    for (const int64_t radix : radices) {
       stride /= radix;
       position += rest % radix * stride;
       rest /= radix;
     }
-    plan.position[k] = position;
+    plan.position[k] = static_cast<int>(position);
   }
   return plan;
 }
@@ -107,8 +108,8 @@ CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
   plan.pitch = grid_pitch(plan.columns, lanes);
   plan.groups = ceil_div(plan.rows / 2 + 1, lanes);
   plan.scale = static_cast<T>(std::exp2(-std::ilogb(plan.rows * plan.columns)));
-  plan.down = make_transform<T>(design.down);
-  plan.along = make_transform<T>(design.along);
+  plan.down = make_transform<T>(design.column_radices);
+  plan.along = make_transform<T>(design.row_radices);
   fill_twiddles(plan, lanes);
   fill_gains(plan, design, lanes);
   return plan;

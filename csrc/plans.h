@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "design.h"
+#include "interface.h"
 #include "signal.h"
 
 namespace specgrad {

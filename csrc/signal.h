@@ -1,17 +1,20 @@
 // A gradient seen as a signal of d samples in logical order, whatever its dtype and strides.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "interface.h"
 
 namespace specgrad {
-
-enum class DType { f32, f64, bf16, f16 };
 
 inline int64_t element_size(DType dtype) {
   return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
 }
 
-// Each has two entries or more, and no memory holds 2^64 samples.
+// Merged dimensions have two entries or more, and no memory holds 2^64 samples.
 constexpr int kMaxDims = 64;
 
 // Shape and strides after merging neighbours; one dimension of stride 1 when contiguous.
@@ -21,6 +24,16 @@ struct Layout {
   int dims = 1;
   int64_t sizes[kMaxDims] = {};
   int64_t strides[kMaxDims] = {};
+
+  Layout() = default;
+  Layout(DType type, const std::vector<int64_t>& sizes_of, const std::vector<int64_t>& strides_of)
+      : dtype(type), d(product(sizes_of)), dims(static_cast<int>(sizes_of.size())) {
+    if (dims < 1 || dims > kMaxDims) {
+      throw std::invalid_argument("specgrad: a gradient has too many dimensions");
+    }
+    std::copy(sizes_of.begin(), sizes_of.end(), sizes);
+    std::copy(strides_of.begin(), strides_of.end(), strides);
+  }
 
   bool contiguous() const { return dims == 1 && strides[0] == 1; }
 };

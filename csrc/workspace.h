@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "design.h"
+#include "interface.h"
 
 namespace specgrad {
 

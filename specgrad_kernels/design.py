@@ -99,7 +99,7 @@ def _largest_ratio(signal: Array, noise: Array) -> Array:
 
 
 @lru_cache(maxsize=256)
-def _quietest_window(hop: int, width: int, twentieths: int) -> Array:
+def _least_aliasing_window(hop: int, width: int, twentieths: int) -> Array:
     """Of all symmetric windows one whose images leak least into the band, relative to it.
 
     Least squares over frequencies of the band, weighted anew where most leaks. A window only has
@@ -139,7 +139,7 @@ def window_taps(hop: int, width: int, oversampling: float) -> Array:
     """
     # on a grid hardly finer than the band the images leave no room, and rounding decides
     if 1 < hop <= _MOST_TAPS // width and oversampling >= 1.5:
-        return _quietest_window(hop, width, math.floor(20 * oversampling))
+        return _least_aliasing_window(hop, width, math.floor(20 * oversampling))
     return _kaiser_bessel(hop, width, oversampling)
 
 
@@ -349,7 +349,6 @@ def _crowding(elements: int) -> float:
     return 1.0 if elements <= 576 else 1.2 if elements <= 1152 else 2.0
 
 
-@lru_cache(maxsize=4096)
 def choose_grid(size: int, lanes: int) -> Grid:
     """The cheapest grid for vectors of ``lanes``; of infinite cost where no transform fits.
 
@@ -529,6 +528,11 @@ def _best_band(d: int, removed: Array, double: bool, lanes: int, limit: float) -
         if least[hop] < best.cost:
             best = min(best, _band(d, removed, hop, double, lanes), key=_cost)
     return best
+
+
+def average_cost(d: int, radius: int, box: bool, lanes: int) -> float:
+    """Vector operations that subtract a local average from ``d`` samples."""
+    return -(-d // lanes) * (36 if box else 2.6 * radius + 2) + 200
 
 
 def _smooth_grid(size: int, lanes: int) -> Grid:

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-from specgrad_kernels import checks, program
-from specgrad_kernels.spec import FilterSpec, Ratio
+from specgrad_kernels import checks, dispatch
+from specgrad_kernels.spec import FilterSpec, Ratio, cached_spec
 
-_make_spec = lru_cache(maxsize=256)(FilterSpec)
 _PLAIN = FilterSpec()
 
 
-_SPECS: WeakValueDictionary[str, FilterSpec] = WeakValueDictionary()
-
-
-def name_for_graphs(spec: FilterSpec) -> str:
-    """A text that stands for a spec, which compiled graphs compare by value."""
-    name = str(spec.handle)
-    _SPECS[name] = spec
-    return name
-
-
-def _program_number(
-    spec: str | tuple, backend: str, device: torch.device, tensors: int, *present: int
-) -> int:
-    """The operator's argument for a spec, by its name or its fields."""
-    found = _SPECS[spec] if isinstance(spec, str) else _make_spec(*spec)
-    found.check_count(tensors)
-    return program.find(found.select(present), backend, device).number_for_graphs()
+def _text_for_graph(spec_or_fields: str | tuple, tensors: int, *present: int) -> str:
+    """Return the text of a spec for those of the tensors that are there."""
+    if isinstance(spec_or_fields, str):
+        spec = FilterSpec.from_text(spec_or_fields)
+    else:
+        spec = cached_spec(*spec_or_fields)
+    spec.check_count(tensors)
+    return spec.select(present).text
 
 
 # What torch.compiler.assume_constant_result does, without importing the whole compiler with
 # the package, which would take longer than everything else.
-_program_number._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_text_for_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _as_constant(value: object) -> object:
-    """An argument itself, also where a graph being compiled has made a symbol of a number.
+    """Return an argument itself, also where a graph being compiled has made a symbol of a number.
 
     A symbol has no hash, so as a key of a set it becomes the number it stands for, and another
     number compiles another graph.
@@ -52,8 +40,11 @@ def _as_constant(value: object) -> object:
     return constant
 
 
-def trace(grads: Iterable[Tensor | None], spec: str | tuple, backend: str) -> None:
-    """The whole call as one node of a graph that is being compiled."""
+def trace(grads: Iterable[Tensor | None], spec_or_fields: str | tuple, backend: str) -> None:
+    """Add the whole call as one node to a graph that is being compiled.
+
+    The compiler compares texts and tuples of numbers by value, and no other object.
+    """
     listed = list(grads)
     indices = [index for index, grad in enumerate(listed) if grad is not None]
     present = [grad for grad in listed if grad is not None]
@@ -61,9 +52,8 @@ def trace(grads: Iterable[Tensor | None], spec: str | tuple, backend: str) -> No
         return
     if any(grad.requires_grad for grad in present):
         checks.check_grads(present, _PLAIN)
-    device = present[0].device
-    number = _program_number(spec, backend, device, len(listed), *indices)
-    torch.ops.specgrad.filter_grads_(present, number)
+    text = _text_for_graph(spec_or_fields, len(listed), *indices)
+    torch.ops.specgrad.filter_grads_(present, text, backend)
 
 
 def filter_grads_(
@@ -112,11 +102,11 @@ def filter_grads_(
     if torch.compiler.is_compiling():
         trace(grads, tuple([_as_constant(field) for field in fields]), backend)
         return
-    apply(grads, _make_spec(*fields), backend)
+    apply(grads, cached_spec(*fields), backend)
 
 
 def apply(grads: Iterable[Tensor | None], spec: FilterSpec, backend: str = "auto") -> None:
-    """Filter in place by a spec that exists already."""
+    """Filter in place by an existing spec."""
     listed = list(grads)
     present = [grad for grad in listed if grad is not None]
     if isinstance(spec.ratio, tuple):
@@ -126,4 +116,4 @@ def apply(grads: Iterable[Tensor | None], spec: FilterSpec, backend: str = "auto
         return
     if not isinstance(present[0], Tensor) or present[0].is_meta:
         checks.check_grads(present, spec)
-    program.find(spec, backend, present[0].device).run(present)
+    dispatch.run(present, spec, backend)

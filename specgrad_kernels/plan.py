@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
-from specgrad_kernels import hooks, ops, program
-from specgrad_kernels.backends import Backend
+from specgrad_kernels import dispatch, hooks, ops
+from specgrad_kernels.backends import Backend, choose
 from specgrad_kernels.layers import Selector, aligned, select_layers
 from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
@@ -65,9 +65,7 @@ class FilterPlan:
         self.names = [name for name, _ in named]
         self._shapes = [tuple(parameter.shape) for _, parameter in named]
         self._parameters: list[nn.Parameter] | None = [parameter for _, parameter in named]
-        self._graph_name = ops.name_for_graphs(self.spec)
-        self._on_cpu: program.Program | None = None
-        self._program_of(self.parameters)
+        self._choose_backend()  # one that cannot filter these is refused now
 
     @classmethod
     def for_model(
@@ -110,27 +108,21 @@ class FilterPlan:
         self._parameters = [own[name] for name in self.names]
         return self
 
-    def _program_of(self, tensors: Sequence[Tensor]) -> program.Program:
-        """The program for their device; a backend that cannot serve is refused."""
-        device = tensors[0].device if tensors else torch.device("cpu")
-        found = program.find(self.spec, self.backend, device)
-        if device.type == "cpu":
-            self._on_cpu = found
-        return found
+    def _choose_backend(self) -> Backend:
+        device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        return choose(self.backend, self.spec, device)
 
     def filter_grads_(self, grads: Sequence[Tensor | None] | None = None) -> None:
         """Filter the layers' ``.grad``, or ``grads`` given in the plan's order, in place."""
         if is_compiling():
-            ops.trace(self._listed(grads), self._graph_name, self.backend)
+            ops.trace(self._listed(grads), self.spec.text, self.backend)
             return
         parameters = self._parameters
         if grads is None and parameters:
             present = [grad for each in parameters if (grad := each.grad) is not None]
-            if len(present) == len(parameters):
-                at_hand = self._on_cpu if present[0].is_cpu else None
-                if at_hand or not present[0].is_meta:
-                    (at_hand or self._program_of(present)).run(present)
-                    return
+            if len(present) == len(parameters) and not present[0].is_meta:
+                dispatch.run(present, self.spec, self.backend)
+                return
         ops.apply(self._listed(grads), self.spec, self.backend)
 
     def _listed(self, grads: Sequence[Tensor | None] | None) -> Sequence[Tensor | None]:
@@ -150,13 +142,9 @@ class FilterPlan:
         return hooks.attach(self, optimizer)
 
     @property
-    def _backend(self) -> Backend:
-        return self._program_of(self.parameters).backend
-
-    @property
     def layers(self) -> list[LayerPlan]:
         """How each layer is filtered, with error bound and workspace."""
-        backend = self._backend
+        backend = self._choose_backend()
         layers = []
         for index, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
             shape, dtype = self._shapes[index], parameter.dtype
@@ -184,7 +172,7 @@ class FilterPlan:
             for layer in layers
         ]
         lines = aligned([header, *rows])
-        backend = self._backend
+        backend = self._choose_backend()
         total = sum(math.prod(layer.shape) for layer in layers)
         last = f"{len(layers)} layers, {total:,} weights, {self.spec.method} on {backend.NAME}"
         count_launches = getattr(backend, "launches", None)
@@ -198,11 +186,7 @@ class FilterPlan:
         return f"FilterPlan({len(self.names)} layers, {self.spec})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parameters": None, "_on_cpu": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        ops.name_for_graphs(self.spec)
+        return {**self.__dict__, "_parameters": None}
 
     def __copy__(self) -> FilterPlan:
         twin = object.__new__(type(self))

@@ -1,13 +1,13 @@
-"""What to filter: one validated, hashable description shared by every backend."""
+"""FilterSpec: one validated, hashable description of a filter, shared by every backend."""
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from functools import cached_property
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 from specgrad_kernels import reference
 from specgrad_kernels.design import STRATEGIES
@@ -55,6 +55,11 @@ class FilterSpec:
     gains: of ``spectrum``: breakpoints of a frequency, as a share of the highest (Nyquist), and
         a gain; linear between them, a step where a frequency is repeated.
 
+    ``text`` is the spec as JSON: method, ratio and what is not the default. It is the same in
+    every process, and ``FilterSpec.from_text`` reads it.
+
+    >>> FilterSpec("lap", window=5).text
+    '{"method": "lap", "ratio": "1/20", "window": 5}'
     >>> FilterSpec(ratio=0.1).cutoff(36864)
     1843
     """
@@ -71,6 +76,7 @@ class FilterSpec:
     seed: int = 0
     group_dims: int = 1
     gains: Sequence[tuple[float, float]] | None = None
+    text: ClassVar[str]  # of each spec, made from its fields; no field itself
 
     def __post_init__(self) -> None:
         one_of("method", self.method, METHODS)
@@ -97,30 +103,48 @@ class FilterSpec:
                 raise ValueError("order must hold every index from 0 to its length - 1 once")
             object.__setattr__(self, "order", permutation)
         self.kind.check(self)
+        object.__setattr__(self, "text", self._text())
 
     @property
     def kind(self) -> Kind:
-        """What ``method`` names."""
+        """The filter kind that ``method`` names."""
         return KINDS[self.method]
+
+    def _text(self) -> str:
+        given = zip(_DEFAULTS, self.fields, strict=True)
+        shown = {
+            name: value
+            for name, value in given
+            if name in ("method", "ratio") or value != _DEFAULTS[name]
+        }
+        return json.dumps(shown, default=str)
+
+    @property
+    def fields(self) -> tuple[Any, ...]:
+        """The arguments that make this spec, in their order."""
+        return tuple(getattr(self, name) for name in _DEFAULTS)
+
+    @staticmethod
+    def from_text(text: str) -> FilterSpec:
+        """Return the spec that ``text`` describes.
+
+        >>> FilterSpec.from_text(FilterSpec("lap", window=5).text).window
+        5
+        """
+        try:
+            given = {name: _as_tuples(value) for name, value in json.loads(text).items()}
+        except (ValueError, AttributeError):
+            given = {text: None}
+        if not given.keys() <= _DEFAULTS.keys():
+            raise ValueError(f"spec must be the text of a FilterSpec(...).text; got {text!r}")
+        return cached_spec(*(_DEFAULTS | given).values())
 
     # Specs are looked up on every call, so comparing them must cost next to nothing.
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, FilterSpec):
-            return NotImplemented
-        return self._identity == other._identity
+        return self.text == other.text if isinstance(other, FilterSpec) else NotImplemented
 
     def __hash__(self) -> int:
-        return self.handle
-
-    @cached_property
-    def _identity(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))
-
-    @cached_property
-    def handle(self) -> int:
-        """A number that stands for the spec, the same one in every process."""
-        digest = hashlib.blake2b(repr(self._identity).encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") >> 1
+        return hash(self.text)
 
     def ratio_of(self, index: int) -> Fraction:
         """The ratio of the ``index``-th tensor."""
@@ -155,6 +179,17 @@ class FilterSpec:
         if not isinstance(self.ratio, tuple):
             return self
         return replace(self, ratio=tuple(self.ratio[i] for i in indices))
+
+
+def _as_tuples(value: Any) -> Any:
+    """Return lists, and lists in them, as tuples, which can be keys."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+_DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(FilterSpec)}
+_DEFAULTS["ratio"] = _checked_ratio(_DEFAULTS["ratio"])
+cached_spec = lru_cache(maxsize=256)(FilterSpec)
+"""Specs by their fields: making one takes longer than a call."""
 
 
 def _check_order(order: str) -> None:

@@ -1,9 +1,10 @@
 """The backends, in order of preference, and the choice between them.
 
-A backend is one module of this package with five names: ``NAME``, ``why_not()`` (``None``
-when it can run here, else the reason with its remedy), ``serves(spec, device)`` (likewise for
-one job), ``run(grads, spec)``, which filters in place or raises with nothing changed, and
-``explain(spec, d, index, dtype)``: strategy, error bound and workspace bytes of one layer.
+A backend is one module of this package with five names. ``NAME``; ``why_not()``: ``None`` when it
+can run here, else the reason with its remedy; ``unsupported_reason(spec, device)``: ``None`` when
+it computes this spec there, else the reason; ``run(grads, spec)``: filters in place or raises with
+nothing changed; ``explain(spec, d, index, dtype)``: strategy, error bound and workspace bytes of
+one layer.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from specgrad_kernels.spec import FilterSpec
 
 
 class Backend(Protocol):
-    """What a module of this package offers."""
+    """The five names of a backend module."""
 
     NAME: str
 
     def why_not(self) -> str | None: ...
 
-    def serves(self, spec: FilterSpec, device: torch.device) -> str | None: ...
+    def unsupported_reason(self, spec: FilterSpec, device: torch.device) -> str | None: ...
 
     def run(self, grads: Sequence[Tensor], spec: FilterSpec) -> None: ...
 
@@ -62,14 +63,14 @@ def available_backends() -> list[str]:
 
 @lru_cache(maxsize=256)
 def choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
-    """The backend for a job. ``auto`` may fall back, a name must serve."""
+    """Return the backend for a spec and a device; one that is named must be able to."""
     name = _FROM_ENVIRONMENT if name == "auto" else name
-    # What serves other devices is not asked whether it could run: asking may start a GPU.
+    # A backend for other devices is not asked whether it could run: asking may start a GPU.
     if name == "auto":
-        return next(b for b in BACKENDS if not (b.serves(spec, device) or b.why_not()))
+        return next(b for b in BACKENDS if not (b.unsupported_reason(spec, device) or b.why_not()))
     for backend in BACKENDS:
         if name == backend.NAME:
-            reason = backend.serves(spec, device) or backend.why_not()
+            reason = backend.unsupported_reason(spec, device) or backend.why_not()
             if reason:
                 raise RuntimeError(f"backend {name!r} was asked for but cannot serve: {reason}")
             return backend

@@ -1,4 +1,4 @@
-"""The native CPU backend: ``csrc/`` fed with the numbers of a design."""
+"""The native CPU backend: designs filters and layouts for the library built from ``csrc/``."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from torch import Tensor
 
 from specgrad_kernels import checks, design
 from specgrad_kernels.backends import built
-from specgrad_kernels.kinds import BOUNDARIES, Bins
+from specgrad_kernels.kinds import Bins
 from specgrad_kernels.layout import collapse, signal_shape
 from specgrad_kernels.overlap import extent
 from specgrad_kernels.spec import FilterSpec
 
 NAME = "cpp"
 
-_STRATEGIES = ("dense", "band", "full", "box", "weights")
-_UNKNOWN_LAYOUT, _INTERLEAVED, _NEGATED = 1, 2, 3
-"""Why the kernel wrote nothing; 0 is done."""
-
 
 def _load() -> ModuleType | str:
-    """The library, or why there is none."""
+    """Return the library, or the reason why there is none."""
     try:
         loader = ExtensionFileLoader("specgrad_kernels._kernels", str(built.library()))
         found = importlib.util.spec_from_loader(loader.name, loader)
         assert found is not None
-        return importlib.util.module_from_spec(found)
+        module = importlib.util.module_from_spec(found)
+        module.compile  # noqa: B018 -- a library built from older sources has none
+        return module
     except built.NotBuilt as error:
         return str(error)
     except (ImportError, AttributeError, RuntimeError) as error:
@@ -42,16 +40,10 @@ def _load() -> ModuleType | str:
 
 _LOADED = _load()
 _WHY_NOT = _LOADED if isinstance(_LOADED, str) else None
-_NATIVE = torch.ops.specgrad_native
+INSTRUCTION_SET: str | None = None
 if not isinstance(_LOADED, str):
-    try:
-        INSTRUCTION_SET: str | None = _NATIVE.instruction_set()
-    except RuntimeError as error:  # torch 2.15's word for a SPECGRAD_ISA that names none
-        raise ValueError(str(error)) from None
-    _BYTES_A_VECTOR: int = _NATIVE.bytes_a_vector()
+    INSTRUCTION_SET, _BYTES_A_VECTOR = _LOADED.instruction_set()
     _run = _LOADED.run
-else:
-    INSTRUCTION_SET = None
 
 
 # torch.autograd.graph.increment_version without its look at the argument
@@ -59,15 +51,15 @@ _increment_version = torch._C._increment_version
 
 
 def why_not() -> str | None:
-    """``None`` when the native library is loaded."""
+    """Return ``None`` when the native library is loaded, else the reason."""
     return _WHY_NOT
 
 
-def serves(spec: FilterSpec, device: torch.device) -> str | None:
-    """Every kind that has numbers, on CPU tensors."""
+def unsupported_reason(spec: FilterSpec, device: torch.device) -> str | None:
+    """Return ``None`` for CPU tensors and kinds with a kernel, else the reason."""
     if device.type != "cpu":
         return f"it filters CPU tensors; these are on {device}"
-    if not spec.kind.has_numbers:
+    if not spec.kind.has_kernel:
         return f"method {spec.method!r} is a control that only the torch backend computes"
     return None
 
@@ -88,7 +80,7 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     try:
         refused = _any_requires_grad(*grads)
         refused = refused or (spec.nonfinite == "raise" and not _surely_finite(grads))
-        refused = refused or _run(grads, spec.handle)
+        refused = refused or _run(grads, spec.text) is not None
     except (AttributeError, RuntimeError, TypeError, ValueError):
         checks.check_grads(grads, spec)
         raise
@@ -98,46 +90,82 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
 
 
 def _run_after_checks(grads: Sequence[Tensor], spec: FilterSpec) -> None:
-    """What is new, such as layouts or slices of one tensor, is looked at once and remembered."""
+    """Check what is new, such as layouts or slices of one tensor; later calls recognise it."""
     checks.check_grads(grads, spec)
     if spec.nonfinite == "raise":
         checks.check_finite(grads)
-    outcome = _run(grads, spec.handle, True)
-    if outcome == _NEGATED:
+    problem = _run(grads, spec.text, True)
+    if problem == "negated":
         plain = [grad.resolve_neg() for grad in grads]
         run(plain, spec)
         for grad, filtered in zip(grads, plain, strict=True):
             grad.copy_(filtered)
         return
-    if outcome == _UNKNOWN_LAYOUT:
-        _compile(grads, spec)
-        _run(grads, spec.handle, True)
+    if problem == "unknown_layout":
+        # the program itself is run: other threads may have evicted it from the cache already
+        problem = _run(grads, _compile(grads, spec), True)
+    if problem:
+        raise RuntimeError(
+            "a gradient was replaced or reshaped by another thread while it was filtered, and "
+            f"nothing was filtered ({problem}); filter it from one thread"
+        )
 
 
-class _Design(NamedTuple):
-    """One filter as the kernel reads it, and what a plan tells of it."""
+class _FilterDesign(NamedTuple):
+    """How one signal length is filtered; fields as in csrc/interface.h, lists as bytes."""
 
-    numbers: np.ndarray
+    strategy: str
+    double_precision: bool
+    d: int
+    cost: float
+    gains: bytes
+    boundary: str = "count"
+    hop: int = 0
+    width: int = 0
+    removes_mean: bool = False
+    taps: bytes = b""
+    column_radices: bytes = b""
+    row_radices: bytes = b""
+
+
+class _TensorLayout(NamedTuple):
+    """How one gradient lies in memory; fields as in csrc/interface.h, lists as bytes."""
+
+    dtype: str
+    shape: bytes
+    strides: bytes
+    design: int
+    extent: int
+    stack_sizes: bytes
+    stack_strides: bytes
+    signal_sizes: bytes
+    signal_strides: bytes
+
+
+class _Explained(NamedTuple):
+    """A design, and what ``FilterPlan.describe`` says of it."""
+
+    design: _FilterDesign
     name: str
     error_bound: float
     norm: float
 
 
-def _flat(head: list[float], *lists: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Numbers in the order in which the kernel reads them, each list after its length."""
-    return np.concatenate([head, *(np.append(len(each), each) for each in lists)])
+def _integers(numbers: Sequence[int]) -> bytes:
+    return np.array(numbers, np.int64).tobytes()
 
 
-def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Design:
+def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explained:
     numbers = spec.kind.numbers(parameters, d, spec)
     assert numbers is not None
-    if not isinstance(numbers, Bins):
-        strategy = _STRATEGIES.index("box" if numbers.box else "weights")
-        boundary = BOUNDARIES.index(numbers.boundary)
-        bound = numbers.norm * design.average_rounding(double, numbers.radius, numbers.box)
-        flat = _flat([strategy, double, d, 0, 0, boundary, 0, 0], [], [], [], numbers.weights)
-        return _Design(flat, spec.method, bound, numbers.norm)
     lanes = _BYTES_A_VECTOR // (8 if double else 4)
+    if not isinstance(numbers, Bins):
+        strategy = "box" if numbers.box else "weights"
+        cost = design.average_cost(d, numbers.radius, numbers.box, lanes)
+        bound = numbers.norm * design.average_rounding(double, numbers.radius, numbers.box)
+        weights = numbers.weights.tobytes()
+        made = _FilterDesign(strategy, double, d, cost, weights, numbers.boundary)
+        return _Explained(made, spec.method, bound, numbers.norm)
     try:
         chosen = design.remove_low_band(d, numbers.removed, double, lanes, spec.strategy)
         gains = chosen.gains
@@ -146,47 +174,72 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Design:
             f"the tables for a layer of {d} samples do not fit the memory, since its "
             "length has a large prime factor; leave the layer out, or filter it in pieces"
         ) from None
-    strategy = _STRATEGIES.index(chosen.strategy.replace("padded", "full"))
-    passes = [design.transform_passes(n) for n in (chosen.grid.rows, chosen.grid.columns)]
-    removes_mean = chosen.cutoff > 1 and chosen.removed[0] == 1
-    head = [strategy, double, d, chosen.hop, chosen.width, 0, removes_mean, chosen.cost]
+    made = _FilterDesign(
+        chosen.strategy.replace("padded", "full"),
+        double,
+        d,
+        chosen.cost,
+        gains.tobytes(),
+        hop=chosen.hop,
+        width=chosen.width,
+        removes_mean=chosen.cutoff > 1 and bool(chosen.removed[0] == 1),
+        taps=chosen.taps.tobytes(),
+        column_radices=_integers(design.transform_passes(chosen.grid.rows)),
+        row_radices=_integers(design.transform_passes(chosen.grid.columns)),
+    )
     is_band = chosen.strategy == "band"
     name = f"band /{chosen.hop}, window {chosen.width}" if is_band else chosen.strategy
-    flat = _flat(head, chosen.taps, *passes, gains)
-    return _Design(flat, name, chosen.error_bound, numbers.norm)
+    return _Explained(made, name, chosen.error_bound, numbers.norm)
 
 
-def _compile(grads: Sequence[Tensor], spec: FilterSpec) -> None:
-    """Hand the program for gradients of these layouts to the library."""
-    known: dict[tuple, int] = {}
-    designs = [np.empty(0)]
-    tensors: list[int] = []
+def _compile(grads: Sequence[Tensor], spec: FilterSpec) -> object:
+    """Return the library's program for gradients of these layouts."""
+    indices: dict[tuple, int] = {}
+    designs: list[_FilterDesign] = []
+    tensors: list[_TensorLayout] = []
     for index, grad in enumerate(grads):
         shape = signal_shape(grad.shape, spec)
         stack = grad.dim() - len(shape)
         start, end = extent(grad) if grad.numel() else (0, 0)
         parameters = spec.kind.parameters(spec, shape, index) if grad.numel() else None
         key = (parameters, math.prod(shape), grad.dtype == torch.float64)
-        if parameters is not None and key not in known:
-            known[key] = len(known)
-            designs.append(_design(spec, *key).numbers)
-        dtype = checks.FLOAT_DTYPES.index(grad.dtype)
-        tensors += [dtype, grad.dim(), *grad.shape, *grad.stride()]
-        offsets = np.zeros(1, np.int64)
-        for size, step in zip(grad.shape[:stack], grad.stride()[:stack], strict=True):
-            offsets = np.add.outer(offsets, step * grad.element_size() * np.arange(size)).ravel()
-        tensors += [known.get(key, -1), end - start, len(offsets), *offsets.tolist()]
-        sizes, strides = collapse(grad.shape[stack:], grad.stride()[stack:])
-        tensors += [len(sizes), *sizes, *strides]
-    _NATIVE.load(spec.handle, torch.from_numpy(np.concatenate(designs)), tensors)
+        if parameters is not None and key not in indices:
+            indices[key] = len(designs)
+            designs.append(_design(spec, *key).design)
+        tensors.append(
+            _TensorLayout(
+                str(grad.dtype).removeprefix("torch."),
+                _integers(grad.shape),
+                _integers(grad.stride()),
+                indices.get(key, -1),
+                end - start,
+                *map(_integers, collapse(grad.shape[:stack], grad.stride()[:stack])),
+                *map(_integers, collapse(grad.shape[stack:], grad.stride()[stack:])),
+            )
+        )
+    assert not isinstance(_LOADED, str)
+    return _LOADED.compile(spec.text, designs, tensors)
+
+
+def set_cache_limits(programs: int = 4096, megabytes: float = 64) -> None:
+    """Limit the compiled programs kept for later calls on the CPU.
+
+    A program belongs to one spec and one list of gradient shapes, dtypes and strides. The least
+    recently used are forgotten; a call that needs one again compiles it again.
+    """
+    for name, value in (("programs", programs), ("megabytes", megabytes)):
+        if not value >= 0:
+            raise ValueError(f"{name} must be 0 or more; got {value!r}")
+    if not isinstance(_LOADED, str):
+        _LOADED.set_cache_limits(int(programs), int(megabytes * 2**20))
 
 
 def release_memory() -> tuple[int, int]:
-    """Forget what is kept from call to call: the bytes of tables and those of workspaces.
+    """Free the compiled programs and workspaces of the CPU; return the bytes of each.
 
-    Tables of the last 256 lists of layers and specs are kept, up to 64 MiB.
+    Calls that are running keep theirs. The next call of each kind compiles again.
     """
-    return (0, 0) if _WHY_NOT else _NATIVE.release_memory()
+    return (0, 0) if isinstance(_LOADED, str) else _LOADED.release_memory()
 
 
 def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[str, float, int]:
@@ -194,6 +247,7 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
     parameters = spec.kind.parameters(spec, (d,), index)
     if parameters is None:
         return "identity", 0.0, 0
-    told = _design(spec, parameters, d, dtype == torch.float64)
-    workspace = _NATIVE.workspace_bytes(torch.from_numpy(told.numbers), dtype.itemsize >= 4)
-    return told.name, told.error_bound + design.stored_rounding(dtype, told.norm), workspace
+    found = _design(spec, parameters, d, dtype == torch.float64)
+    assert not isinstance(_LOADED, str)
+    workspace = _LOADED.workspace_bytes(found.design, dtype.itemsize >= 4)
+    return found.name, found.error_bound + design.stored_rounding(dtype, found.norm), workspace

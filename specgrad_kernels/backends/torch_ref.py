@@ -37,12 +37,12 @@ def filter_stacked_(grads: Sequence[Tensor], spec: FilterSpec) -> None:
 
 
 def why_not() -> str | None:
-    """Always usable."""
+    """Return ``None``: it can always run."""
     return None
 
 
-def serves(spec: FilterSpec, device: torch.device) -> str | None:
-    """Every method on every device."""
+def unsupported_reason(spec: FilterSpec, device: torch.device) -> str | None:
+    """Return ``None``: every method on every device is supported."""
     return None
 
 

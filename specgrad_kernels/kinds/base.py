@@ -101,8 +101,8 @@ class Kind:
     """The field of a spec that belongs to this kind, and its check, which converts the value."""
 
     @property
-    def has_numbers(self) -> bool:
-        """Whether backends can compute it, or only the equation exists."""
+    def has_kernel(self) -> bool:
+        """True where backends can compute it, false where only the equation exists."""
         return type(self).numbers is not Kind.numbers
 
     def check(self, spec: FilterSpec) -> None:

@@ -55,11 +55,11 @@ def test_the_filter_is_asked_about_the_configured_device(monkeypatch, small):
     dataset = specgrad_data.load("digits")
     asked = []
 
-    def serves(spec, device):
+    def unsupported_reason(spec, device):
         asked.append(device)
         return "no such GPU" if device != DEVICE else None
 
-    monkeypatch.setattr(backends.triton, "serves", serves)
+    monkeypatch.setattr(backends.triton, "unsupported_reason", unsupported_reason)
     monkeypatch.setattr(backends.triton, "why_not", lambda: None)
     backends.choose.cache_clear()
     with second_gpu(monkeypatch):

@@ -13,7 +13,7 @@ import torch
 from helpers import filtered
 
 from specgrad_kernels import FilterSpec
-from specgrad_kernels.ops import _make_spec
+from specgrad_kernels.spec import cached_spec
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_no_number_is_refused(options, match):
 @pytest.mark.parametrize("first", ["plain", "numpy"])
 def test_the_answer_does_not_depend_on_earlier_calls(first):
     """Equal numbers of different kinds share one entry of the cache of specs."""
-    _make_spec.cache_clear()
+    cached_spec.cache_clear()
     options = {
         "plain": {"method": "lap", "ratio": 0.25, "window": 25},
         "numpy": {"method": "lap", "ratio": np.float64(0.25), "window": 25.0},

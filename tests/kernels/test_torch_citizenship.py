@@ -11,10 +11,8 @@ from helpers import distance, truth
 from process_group import train_in_parallel
 from torch import nn
 
-from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_, program
+from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
 from specgrad_kernels.kinds import METHODS
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -28,32 +26,56 @@ def test_opcheck(method, backend):
         # these two look at axes, which a permutation of samples leaves without meaning
         order = None if method in ("fft2d", "centralize") else order
         spec = FilterSpec(method=method, order=order, gains=gains)
-        made = program.find(spec, backend, CPU)
-        torch.library.opcheck(torch.ops.specgrad.filter_grads_.default, (grads, made.handle))
+        arguments = (grads, spec.text, backend)
+        torch.library.opcheck(torch.ops.specgrad.filter_grads_.default, arguments)
 
 
 def test_there_is_one_operator():
     assert [name for name in dir(torch.ops.specgrad) if "filter" in name] == ["filter_grads_"]
     schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("specgrad::")]
     assert [str(schema) for schema in schemas] == [
-        "specgrad::filter_grads_(Tensor(a!)[] grads, int program) -> ()"
+        "specgrad::filter_grads_(Tensor(a!)[] grads, str spec, str backend) -> ()"
     ]
 
 
-def test_numbers_of_programs_are_the_same_in_every_process():
-    """Compiled graphs that are kept on disk hold them."""
+def test_the_operator_runs_in_a_new_process_without_a_plan():
+    """A saved graph holds the text of the spec and nothing else."""
     spec = FilterSpec("lap", ratio=[0.1, "1/3"], order="10")
     code = (
-        "import torch; from specgrad_kernels import FilterSpec, program; "
-        "spec = FilterSpec('lap', ratio=['1/10', '1/3'], order='10'); "
-        "print(program.find(spec, 'torch', torch.device('cpu')).handle)"
+        "import torch, specgrad_kernels; grads = [torch.arange(63.0).view(7, 9).square()] * 1; "
+        "grads.append(grads[0].clone()); "
+        f"torch.ops.specgrad.filter_grads_(grads, {spec.text!r}, 'torch'); "
+        "print([grad.tolist() for grad in grads])"
     )
-    assert run_python(code).stdout.strip() == str(program.find(spec, "torch", CPU).handle)
+    grads = [torch.arange(63.0).view(7, 9).square() for _ in range(2)]
+    filter_grads_(grads, method="lap", ratio=[0.1, "1/3"], order="10", backend="torch")
+    assert run_python(code).stdout.strip() == str([grad.tolist() for grad in grads])
 
 
-def test_an_unknown_program_is_refused():
-    with pytest.raises(RuntimeError, match="program 12345 is not known in this process"):
-        torch.ops.specgrad.filter_grads_([torch.randn(100)], 12345)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        FilterSpec(),
+        FilterSpec("lap", ratio=[0.1, "1/3"], order="10"),
+        FilterSpec("gaussian", sigma=7.25, boundary="circular", nonfinite="raise"),
+        FilterSpec("spectrum", gains=[(0, 0.1), (0.3, 1)]),
+        FilterSpec("random", seed=2**70, batch_dims=1),
+        FilterSpec("centralize", group_dims=2),
+        FilterSpec(ratio="1/7", order=(2, 0, 1), strategy="band"),
+    ],
+    ids=lambda spec: spec.text,
+)
+def test_the_text_of_a_spec_is_the_spec(spec):
+    assert FilterSpec.from_text(spec.text) == spec
+    assert FilterSpec.from_text(spec.text).fields == spec.fields
+
+
+@pytest.mark.parametrize("text", ["nonsense", "[]", '{"mehtod": "fft"}', '{"method": "FFTT"}'])
+def test_the_operator_refuses_a_text_that_is_no_spec(text):
+    with pytest.raises(
+        ValueError, match=r"spec .*FilterSpec\(\.\.\.\)\.text; got|method must be one"
+    ):
+        torch.ops.specgrad.filter_grads_([torch.randn(100)], text, "torch")
 
 
 @pytest.mark.parametrize("options", [{}, {"ratio": [0.1, 0.3]}, {"order": "10"}], ids=str)
@@ -233,9 +255,8 @@ def test_compiled_calls_raise_for_nonfinite_values(backend):
 
 def test_operator_refuses_with_the_same_words_inside_a_graph(backend):
     same = torch.randn(100)
-    number = program.find(FilterSpec(), backend, CPU).handle
     with pytest.raises(ValueError, match="share memory"):
-        torch.ops.specgrad.filter_grads_([same, same], number)
+        torch.ops.specgrad.filter_grads_([same, same], FilterSpec().text, backend)
 
 
 @pytest.mark.slow

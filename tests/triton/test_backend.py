@@ -90,8 +90,8 @@ def _two_cards(monkeypatch, _forget_problem):
 @pytest.mark.usefixtures("_two_cards")
 def test_an_old_card_does_not_rule_out_the_other():
     assert triton.why_not() is None
-    assert "7.5" in triton.serves(FilterSpec(), torch.device("cuda:0"))
-    assert triton.serves(FilterSpec(), torch.device("cuda:1")) is None
+    assert "7.5" in triton.unsupported_reason(FilterSpec(), torch.device("cuda:0"))
+    assert triton.unsupported_reason(FilterSpec(), torch.device("cuda:1")) is None
     assert backends.choose("auto", FilterSpec(), torch.device("cuda:0")).NAME == "torch"
     assert backends.choose("auto", FilterSpec(), torch.device("cuda:1")).NAME == "triton"
     with pytest.raises(RuntimeError, match=r"compute capability 7\.5"):
@@ -113,8 +113,8 @@ def test_without_a_compiler_auto_falls_back_and_the_reason_is_kept(monkeypatch):
 
 def test_controls_and_cpu_tensors_are_left_to_others(monkeypatch):
     monkeypatch.setattr(triton, "interpreting", lambda: False)
-    assert "control" in triton.serves(FilterSpec(method="l2"), torch.device("cuda"))
-    assert "cpu" in triton.serves(FilterSpec(), torch.device("cpu"))
+    assert "control" in triton.unsupported_reason(FilterSpec(method="l2"), torch.device("cuda"))
+    assert "cpu" in triton.unsupported_reason(FilterSpec(), torch.device("cpu"))
 
 
 def test_filtering_cpu_tensors_asks_nothing_about_gpus(monkeypatch):

@@ -77,11 +77,11 @@ def why_not() -> str | None:
     return launcher_problem() if None in problems else "; ".join(filter(None, problems))
 
 
-def serves(spec: FilterSpec, device: torch.device) -> str | None:
+def unsupported_reason(spec: FilterSpec, device: torch.device) -> str | None:
     """Every kind that has numbers, on GPU tensors; on the CPU where kernels are interpreted."""
     if device.type != ("cpu" if interpreting() else "cuda"):
         return f"it filters GPU tensors; these are on {device}"
-    if not spec.kind.has_numbers:
+    if not spec.kind.has_kernel:
         return f"method {spec.method!r} is a control that only the torch backend computes"
     if device.type == "cuda":
         # of several GPUs one may be too old, which is no fault of the others
