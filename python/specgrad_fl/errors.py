@@ -12,6 +12,7 @@ __all__ = [
     "RunError",
     "installing",
     "not_installed",
+    "printable",
     "suggest",
     "version",
 ]
@@ -23,3 +24,21 @@ class ConfigError(RunError):
 
 class Diverged(RunError):
     """Weights or loss are no longer finite: the same settings would always end here."""
+
+
+# of a text that somebody else wrote: enough for a sentence, too little to fill a disk
+MOST_TEXT = 300
+
+
+def printable(text: object) -> str:
+    """Escape control characters and shorten a text that came from elsewhere.
+
+    >>> printable("no \x1b[31mroom")
+    'no \\x1b[31mroom'
+    """
+    whole = str(text)
+    shown = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in whole[:MOST_TEXT]
+    )
+    return shown if len(whole) <= MOST_TEXT else f"{shown}... ({len(whole):,} characters)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import functools
 import hashlib
 import io
@@ -178,7 +179,9 @@ def append_scalars(path: Path, wall_time: float, step: int, scalars: dict[str, f
         if file.tell() == 0:
             file.write(framed(now + _message(3, b"brain.Event:2")))
         for tag, value in scalars.items():
-            entry = _message(1, tag.encode()) + _varint(2 << 3 | 5) + struct.pack("<f", value)
+            # as ctypes rounds it, what is beyond float32 becomes infinite
+            number_bytes = struct.pack("<f", ctypes.c_float(value).value)
+            entry = _message(1, tag.encode()) + _varint(2 << 3 | 5) + number_bytes
             file.write(framed(now + number + _message(5, _message(1, entry))))
 
 

@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
-from typing import Any
+from typing import Any, get_type_hints
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from specgrad_fl.client import Report
-from specgrad_fl.errors import RunError
+from specgrad_fl.errors import RunError, printable
 from specgrad_fl.executor import Executor
 from specgrad_fl.flower import wire
 from specgrad_fl.flower.place import fingerprint
@@ -32,6 +32,8 @@ PULL_SECONDS, PRESENCE_SECONDS, SPARE_SECONDS = 0.1, 5.0, 60.0
 # for a node to say which clients it has: its process imports torch, perhaps on a busy machine
 MEET_SECONDS = 120.0
 ATTEMPTS = 3
+# more than any client takes, in seconds and in MiB; and the largest float32, for losses
+MOST, LARGEST = 1e9, 3.4e38
 
 
 @dataclass
@@ -74,10 +76,8 @@ class FlowerExecutor(Executor):
         self._remarks: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Wait for the nodes of all clients; a node that refuses or is refused ends the run."""
-        self._wait_for(range(len(self._sizes)), until_refusal=True)
-        if self._met & set(self._troubles):
-            raise RunError("; ".join(self._absent()))
+        """Wait for the nodes of all clients; the run ends here if too few of them join."""
+        self._wait_for(range(len(self._sizes)))
         if len(self._hosts) < self._config.min_clients:
             raise RunError(
                 f"{len(self._hosts)} of {len(self._sizes)} clients are on a connected node after "
@@ -89,16 +89,19 @@ class FlowerExecutor(Executor):
         """Why connected nodes do not take part."""
         return [f"node {node}: {why}" for node, why in sorted(self._troubles.items())]
 
-    def _wait_for(self, clients: Iterable[int], until_refusal: bool = False) -> None:
+    def _wait_for(self, clients: Iterable[int]) -> None:
         """Wait for the nodes of clients, at most ``join_timeout`` seconds."""
         deadline = time.monotonic() + self._config.join_timeout
         wanted = set(clients)
         while True:
             self._meet(max(deadline - time.monotonic(), PULL_SECONDS))
-            refused = until_refusal and self._met & set(self._troubles)
-            if refused or wanted <= set(self._hosts) or time.monotonic() >= deadline:
+            if wanted <= set(self._hosts) or time.monotonic() >= deadline or self._all_refuse():
                 return
             time.sleep(PULL_SECONDS)
+
+    def _all_refuse(self) -> bool:
+        """Find out if there is a mistake that all nodes share; one node alone decides nothing."""
+        return len(self._met) > 1 and self._met <= set(self._troubles)
 
     def _meet(self, seconds: float) -> None:
         """Ask new nodes for their clients, and forget nodes that have gone.
@@ -113,15 +116,17 @@ class FlowerExecutor(Executor):
         for node, answer in sorted(self._asked(present - self._met, seconds).items()):
             self._troubles.pop(node, None)
             if answer.has_error():
-                self._troubles[node] = f"an error: {answer.error.reason}"
+                self._troubles[node] = printable(f"an error: {answer.error.reason}")
                 continue
             self._met.add(node)
             try:
                 self._welcome(node, answer)
             except wire.WireError as error:
                 self._troubles[node] = str(error)
-            except (KeyError, TypeError, ValueError, AttributeError):
-                self._troubles[node] = "it does not introduce itself as a node of this trainer"
+            except Exception as error:  # whatever it sent concerns this node alone
+                self._troubles[node] = printable(
+                    f"it does not introduce itself as a node of this trainer ({error!r})"
+                )
 
     def _asked(self, nodes: set[int], seconds: float) -> dict[int, Message]:
         """What nodes say when they are asked for their clients."""
@@ -144,7 +149,8 @@ class FlowerExecutor(Executor):
                 "same version on both"
             )
         found = {int(name): mark for name, mark in dict(facts["clients"]).items()}
-        for client in sorted(set(found) & set(range(len(self._known)))):
+        clients = sorted(set(found) & set(range(len(self._known))))
+        for client in clients:
             if found[client] != self._known[client]:
                 raise wire.WireError(
                     f"its data of client {client} are not those of this run; give it the same data "
@@ -157,14 +163,15 @@ class FlowerExecutor(Executor):
                     f"it has client {client}, and so has node {other}; give every SuperNode its "
                     "own partition-id or data folder"
                 )
-            self._hosts[client] = node
+        self._hosts |= dict.fromkeys(clients, node)
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
         this = Round(round_number, lr)
         while len(this.accepted) < min(self._config.min_clients, len(clients)):
             missing = [client for client in clients if client not in this.accepted]
             if this.attempts == ATTEMPTS:
-                told = "; ".join(f"client {c}: {why}" for c, why in sorted(this.reasons.items()))
+                why = [f"client {client}: {why}" for client, why in sorted(this.reasons.items())]
+                told = "; ".join([*why, *self._absent()])
                 raise RunError(
                     f"round {round_number + 1}: {len(this.accepted)} of {len(clients)} clients "
                     f"answered in {ATTEMPTS} attempts, and min_clients is "
@@ -182,6 +189,8 @@ class FlowerExecutor(Executor):
             if "buffers" in vectors:
                 self.board.buffer_results[row].copy_(vectors["buffers"])
         self._remarks = {"wire_bytes": this.bytes, "repeats": this.attempts - 1}
+        if self._troubles:
+            self._remarks["refused"] = self._absent()
         left_out = [client for client in clients if client not in this.accepted]
         if left_out:
             reasons = [f"client {c}: {this.reasons[c]}" for c in left_out]
@@ -194,7 +203,7 @@ class FlowerExecutor(Executor):
         deadline = time.monotonic() + self._config.client_timeout
         by_node: dict[int, list[int]] = {}
         for client in clients:
-            this.reasons[client] = "; ".join(["no connected node has its data", *self._absent()])
+            this.reasons[client] = "no connected node has its data"
             if client in self._hosts:
                 this.reasons[client] = f"no answer within {self._config.client_timeout:g} s"
                 by_node.setdefault(self._hosts[client], []).append(client)
@@ -253,18 +262,24 @@ class FlowerExecutor(Executor):
             if facts.get("round") != this.number:
                 raise wire.WireError(f"an answer to round {facts.get('round')}")
             reports = dict(facts["reports"])
-        except (wire.WireError, KeyError, TypeError, ValueError) as error:
-            this.reasons.update(dict.fromkeys(asked, f"its node sent {error}"))
+        except Exception as error:  # whatever it sent concerns the clients of this node alone
+            this.reasons.update(dict.fromkeys(asked, f"its node sent {_told(error)}"))
             return
         for client in asked:
             try:
-                report = _checked(reports.get(str(client)), client, this.lr)
+                report = _checked(reports.get(str(client)), client, this.lr, self._steps(client))
                 this.accepted[client] = report, self._vectors(client, arrays)
-            except wire.WireError as error:
-                this.reasons[client] = str(error)
+            except Exception as error:
+                this.reasons[client] = _told(error)
             else:
                 del this.reasons[client]
                 self._memory[node] = report.peak_mib
+
+    def _steps(self, client: int) -> range:
+        """Numbers of steps that a client can have taken; mixed precision may skip some."""
+        fewest, most = self._config.fewest_and_most_epochs
+        batches = math.ceil(self._sizes[client] / self._config.batch_size)
+        return range(1 if self._config.amp == "fp16" else fewest * batches, most * batches + 1)
 
     def _vectors(self, client: int, arrays: wire.Arrays) -> dict[str, Tensor]:
         """What a client sent, checked against what it should have sent."""
@@ -280,24 +295,31 @@ class FlowerExecutor(Executor):
         return list(self._memory.values())
 
 
-def _checked(told: Any, client: int, lr: float) -> Report:
-    """A client's report, if it can be true: servers divide by some of its numbers."""
+def _told(error: Exception) -> str:
+    """Describe what was wrong with an answer."""
+    if isinstance(error, wire.WireError):
+        return str(error)
+    return printable(f"an answer that cannot be read: {error!r}")
+
+
+def _checked(told: Any, client: int, lr: float, steps: range) -> Report:
+    """Check that a client's report can be true: servers divide by some of its numbers."""
     if isinstance(told, dict) and "error" in told:
-        raise wire.WireError(str(told["error"]))
-    try:
-        report = Report(**told)
-        plausible = (
-            report.client == client
-            and isinstance(report.steps, int)
-            and report.steps > 0
-            and math.isclose(report.lr_sum, report.steps * lr)
-            and 0 <= report.filter_seconds <= report.seconds
-            and 0 < report.seconds < math.inf
-            and math.isfinite(report.peak_mib)
-            and (math.isfinite(report.loss) or not report.finite)
-        )
-    except TypeError as error:
-        raise wire.WireError("its node sent no report of it") from error
+        raise wire.WireError(told["error"])
+    kinds = get_type_hints(Report)
+    if not isinstance(told, dict) or set(told) != set(kinds):
+        raise wire.WireError("its node sent no report of it")
+    report = Report(**told)
+    plausible = (
+        all(type(told[n]) in ((int, float) if k is float else (k,)) for n, k in kinds.items())
+        and report.client == client
+        and report.steps in steps
+        and math.isclose(report.lr_sum, report.steps * lr)
+        and 0 <= report.filter_seconds <= report.seconds
+        and 0 < report.seconds < MOST
+        and 0 <= report.peak_mib < MOST
+        and (-LARGEST <= report.loss <= LARGEST or not report.finite)
+    )
     if not plausible:
         raise wire.WireError("its report is of another client, or impossible")
     if not report.finite:

@@ -62,3 +62,5 @@ def _say(record: Record, config: Config) -> None:
     """For whoever reads the server's log."""
     score = "".join(f", {k} {v:.4f}" for k, v in record.items() if k.endswith("_accuracy"))
     print(f"round {record['round']} of {config.rounds}{score}", flush=True)
+    for why in (*record.get("refused", ()), *record.get("reasons", ())):
+        print(f"left out: {why}", flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import specgrad_data.digits
@@ -59,10 +61,10 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_ends_the_run_and_names_the_node(federation, tmp_path, monkeypatch, name):
+def test_a_mistake_is_told_with_the_name_of_the_node(federation, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     changes, message = MISTAKES[name]
-    made = federation(rounds=1, nodes=2)
+    made = federation(rounds=1, nodes=2, min_clients=6)
     numbered(made, 2)
     node = made.grid.nodes[101]
     node.update(changes)
@@ -72,6 +74,10 @@ def test_a_mistake_ends_the_run_and_names_the_node(federation, tmp_path, monkeyp
         del node["num-partitions"]
     with pytest.raises(RunError, match=message):
         made.play()
+    # the clients of the other node can do without it, and the record says why it is not there
+    made.run.reconfigure(made.run.config().replace(min_clients=1))
+    (record,) = made.play().records()
+    assert re.search(message, record["refused"][0])
 
 
 def test_more_nodes_than_clients(federation):
@@ -81,8 +87,10 @@ def test_more_nodes_than_clients(federation):
     made.grid.nodes[100]["num-partitions"] = made.grid.nodes[101]["num-partitions"] = 3
     made.run.reconfigure(made.run.config().replace(join_timeout=60))
     made.grid.nodes = dict(reversed(made.grid.nodes.items()))
-    with pytest.raises(RunError, match="node 102: the data set has no client for partition 2 of 3"):
-        made.play()
+    (record,) = made.play().records()
+    message = "node 102: the data set has no client for partition 2 of 3"
+    assert record["refused"][0].startswith(message)
+    assert record["clients"] == [0, 1]
 
 
 def test_another_data_set_on_one_node(federation, monkeypatch):
