@@ -33,10 +33,11 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 
 # Three processes of one thread each, for two cores: tests that wait for Flower leave theirs idle.
-# Tests of a file share what they set up, so one process runs them; some ask for threads themselves.
+# One process runs the tests that share what they set up, see tests/conftest.py; some ask for threads
+# themselves.
 # Compiled sources are kept, whatever the shell says: a hundred processes import them.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses 3 \
-	--dist loadfile --no-loadscope-reorder
+	--dist loadgroup --no-loadscope-reorder
 
 # One proof of everything.
 test: lint

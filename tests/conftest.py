@@ -13,6 +13,7 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 HERE = Path(__file__).parent
+PAPER = HERE / "study" / "paper"
 # What takes a minute or more comes first: begun last, it would keep the other processes waiting.
 LONGEST = [
     HERE / name
@@ -31,7 +32,13 @@ LONGEST = [
 ]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        # one process for a file, whose tests share what they set up, and one for a preset's runs
+        shared = PAPER if PAPER in item.path.parents else item.path
+        if item.config.getoption("loadgroup", default=False):
+            item.add_marker(pytest.mark.xdist_group(f"{shared.parent.name}/{shared.name}"))
     items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
 
 

@@ -22,7 +22,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do runs+=("$1"); shift; done
 [ "${1:-}" = -- ] && shift
 [ ${#runs[@]} -gt 0 ] ||
     runs=(portable avx2 avx512 old-cpu one-core busy user space bare)
-tests=(-q -p no:cacheprovider --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@")
+tests=(-q -p no:cacheprovider --numprocesses 2 --dist loadgroup --no-loadscope-reorder "$@")
 
 work=$(mktemp -d)
 chmod 755 "$work"

@@ -12,8 +12,9 @@ FOLDER = Path(__file__).parent / "launched"
 
 
 @pytest.mark.skipif(driver.why_not() is not None, reason=str(driver.why_not()))
-def test_with_the_stand_in_driver(tmp_path):
+def test_with_the_stand_in_driver(tmp_path, request):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", FOLDER]
+    command += ["-m", request.config.option.markexpr]
     environment = {**os.environ, "SPECGRAD_STAND_IN_DRIVER": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Every experiment at smoke size: complete, and with the effect that makes it an experiment."""
+"""Experiments at smoke size, all of them in ``make test-all``: complete, and with their effect."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import specgrad_data
 import torch
+from representatives import only
 from specgrad_fl import cli
 from specgrad_fl.engine import Engine
 from specgrad_fl.partition import Partition
@@ -22,8 +23,11 @@ from specgrad_study.paper.registry import EXPERIMENTS
 
 from specgrad_kernels import filter_grads_
 
+# every kind of cell: trained, diagnosed, timed, with a partition of its own
+FEW = ("strategies", "cka", "time", "feature-shift", "mechanism")
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+
+@pytest.mark.parametrize("name", only(FEW, EXPERIMENTS))
 def test_the_report_is_complete(play, name):
     played = play(name)
     for value in played.results["values"]:
@@ -49,13 +53,14 @@ def all_differ(vectors: list[torch.Tensor]) -> bool:
     return not any(torch.equal(a, b) for a, b in itertools.combinations(vectors, 2))
 
 
-@pytest.mark.parametrize("name", ["strategies", "orders", "ratio"])
+@pytest.mark.parametrize("name", only(FEW, ["strategies", "orders", "ratio"]))
 def test_every_row_trains_another_model(play, name):
     """A filter, an order or a ratio that had no effect would give equal weights."""
     played = play(name)
     assert all_differ([played.weights(cell.row, cell.column) for cell in played.cells])
 
 
+@pytest.mark.exhaustive
 def test_selections_of_layers_train_other_models(play):
     played = play("layers")
     for backbone in ("ResNet-20", "ViT"):
@@ -64,6 +69,7 @@ def test_selections_of_layers_train_other_models(play):
         assert all_differ([played.weights(row) for row in rows])
 
 
+@pytest.mark.exhaustive
 def test_methods_differ_and_the_filter_changes_each(play):
     table1, table2 = play("table1"), play("table2")
     rows = [cell.row for cell in table1.cells if cell.column == "CIFAR-10, alpha 0.1"]
@@ -86,12 +92,14 @@ def label_shares(run: RunDirectory) -> np.ndarray:
     return (0.5 * (shares - 0.1).abs().sum(1)).mean().numpy()
 
 
+@pytest.mark.exhaustive
 def test_near_iid_clients_are_more_alike(play):
     near, skewed = play("near-iid"), play("strategies")
     assert label_shares(near.run("FedAvg")) < 0.15
     assert label_shares(skewed.run("None (FedAvg)")) > 0.5
 
 
+@pytest.mark.exhaustive
 def test_centralised_training_has_one_client_with_everything(play):
     played = play("centralised")
     run = played.run("centralised: baseline")
@@ -109,6 +117,7 @@ def test_feature_shift_gives_a_client_few_corruptions(play):
     assert len(torch.cat(held).unique()) == 5
 
 
+@pytest.mark.exhaustive
 def test_femnist_columns_differ_in_participation(play):
     played = play("femnist")
     active = [
@@ -118,6 +127,7 @@ def test_femnist_columns_differ_in_participation(play):
     assert active == [max(1, round(ratio * clients)) for ratio in (0.05, 0.1)]
 
 
+@pytest.mark.exhaustive
 def test_settings_are_the_ones_in_the_label(play):
     played = play("settings")
     for cell in played.cells:
@@ -129,6 +139,7 @@ def test_settings_are_the_ones_in_the_label(play):
         ] == pytest.approx(float(value), abs=0.1 if name == "participation" else 0)
 
 
+@pytest.mark.exhaustive
 def test_curves_have_a_point_for_each_evaluated_round(play):
     played = play("curves")
     records = played.run("FedAvg + FFT").records()
@@ -167,6 +178,7 @@ def test_op_and_loop_train_the_same_model(make_engine):
     assert torch.linalg.vector_norm(op - plain) > 1e-2 * moved
 
 
+@pytest.mark.exhaustive
 def test_low_orders_leave_less_disagreement_than_a_random_one(play):
     """On real gradients of smoke size; the constructed signal is below."""
     played = play("spectral-bias")
@@ -181,6 +193,7 @@ def test_low_orders_leave_less_disagreement_than_a_random_one(play):
     assert played.value("alpha 0.1: first band, %", "full pass") > 10
 
 
+@pytest.mark.exhaustive
 def test_sources_of_the_gradient_differ_and_one_is_called_nearest(play):
     played = play("spectral-bias")
     shares = [played.value("alpha 0.1: first band, %", c) for c in drift.COLUMNS.values()]
@@ -226,6 +239,7 @@ def test_a_layered_signal_is_removed_where_the_output_channel_is_outermost(outer
         assert left(outer) < left(inner)
 
 
+@pytest.mark.exhaustive
 def test_parseval_holds_in_the_diagnosis(play):
     played = play("spectral-bias")
     for cell in played.cells:
@@ -267,6 +281,7 @@ def test_what_was_measured_besides_runs_is_taken_too(play, tmp_path):
     assert [v["values"] for v in now["values"]] == [v["values"] for v in played.results["values"]]
 
 
+@pytest.mark.exhaustive
 def test_a_picture_outlives_the_rounds_it_was_drawn_from(play, tmp_path):
     played = play("spectral-bias")
     assert "](spectral-bias.png)" in reported("spectral-bias", tmp_path, played.report)
