@@ -21,7 +21,7 @@ LONGEST = [
         "fl/flower/test_processes.py",
         "study/paper/test_smoke.py",
         "test_readme.py",
-        "test_drift.py",
+        "test_drift.py",  # in make test-all
         "triton/test_interpreted.py",
         "fl/test_resume.py",
         "triton/test_launched.py",  # compiles what others find compiled

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from specgrad_fl import cli
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {
@@ -98,3 +100,23 @@ def test_pages_install_from_a_clone(page: str) -> None:
     named = {e for extras in re.findall(r'"\.\[([\w,]+)\]"', text) for e in extras.split(",")}
     project = (DOCS.parent / "pyproject.toml").read_text(encoding="utf-8")
     assert {extra for extra in named if f"\n{extra} = [" not in project} == set()
+
+
+COMMANDS = [
+    (page.relative_to(DOCS).as_posix(), line)
+    for page in sorted(DOCS.rglob("*.md"))
+    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    for line in block.replace("\\\n", "").splitlines()
+    if line.startswith("specgrad-fl ")
+]
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_commands_of_the_pages_have_the_flags_there_are(page, line, tmp_path, monkeypatch) -> None:
+    """Those of the tutorial are run by test_drift.py, those of the README by test_readme.py."""
+    monkeypatch.chdir(tmp_path)
+    ratios = tmp_path / "runs/skewed/diagnosis/ratios.toml"  # which an earlier command writes
+    ratios.parent.mkdir(parents=True)
+    ratios.write_text("[filter_ratios]\nconv1 = 0.1\n")
+    _, unknown = cli._parser().parse_known_args(shlex.split(line, comments=True)[1:])
+    assert unknown == []

@@ -202,14 +202,19 @@ def test_install_without_native_code(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_installed_package_has_every_file_and_type_information(installed, tmp_path):
+def test_an_installed_package_has_every_file(installed):
     _, fresh = installed
     (site,) = fresh.folder.glob("lib/python*/site-packages")
     built = {path.name.split(".")[0] for path in site.glob("specgrad_kernels/*.so")}
     assert built == {"_kernels", "_cpu"}
     for base in (ROOT / "specgrad_kernels", *(ROOT / "python").iterdir()):
-        for path in base.rglob("*.py"):
+        for path in [*base.rglob("*.py"), *base.rglob("py.typed")]:
             assert (site / path.relative_to(base.parent)).is_file(), path
+
+
+@pytest.mark.exhaustive
+def test_an_installed_package_has_type_information(installed, tmp_path):
+    _, fresh = installed
     script = tmp_path / "users.py"
     script.write_text(
         "import torch\n"

@@ -1,4 +1,4 @@
-"""Stock Flower processes: the app on SuperNodes with TLS and keys, and `train --engine flower`."""
+"""Stock Flower processes: `train --engine flower`; SuperNodes with TLS in `make test-all`."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ def two_rounds(stock):
     return result_of(run)
 
 
+@pytest.mark.exhaustive
 def test_two_rounds_on_stock_nodes_are_those_of_one_process(stock, two_rounds, tmp_path):
     with pytest.raises(Enough):
         training.train(CONFIG, tmp_path / "here", after_two)
@@ -89,6 +90,7 @@ def test_two_rounds_on_stock_nodes_are_those_of_one_process(stock, two_rounds, t
     assert files_others_can_read(stock.home / "specgrad") in ([], [str(stock.home / "specgrad")])
 
 
+@pytest.mark.exhaustive
 def test_a_refused_setting_ends_the_run_in_a_sentence(stock, two_rounds):
     number = stock.submit(Config(**SETTINGS), "refused", "--run-config", "method='fedporx'")
     assert "there is no method 'fedporx'; did you mean 'fedprox'?" in stock.said(number)
@@ -191,6 +193,7 @@ def test_the_command_is_killed_and_resumed(tmp_path):
     waited(lambda: not inside(tmp_path))
 
 
+@pytest.mark.exhaustive
 def test_a_killed_node_is_left_out(stock, two_rounds):
     """In the third round: its client is missed, the run goes on with the others."""
     run = RunDirectory(stock.folder / "run")

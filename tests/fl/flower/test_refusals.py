@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
 import re
+import ssl
 import stat
 import sys
 import time
@@ -66,6 +68,30 @@ def test_keys_are_private_and_never_replaced(tmp_path):
         assert stat.S_IMODE((tmp_path / "keys" / secret).stat().st_mode) == 0o600
     with pytest.raises(RunError, match="exists; choose another --out"):
         keys.make(tmp_path / "keys", ["server"], ["node-1"])
+
+
+def test_certificates_are_for_the_hosts_they_name(tmp_path):
+    """A handshake in memory, as SuperNodes make one with the SuperLink."""
+    keys.make(tmp_path / "keys", ["server", "10.0.0.1"], ["node-0"])
+    link = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    link.load_cert_chain(tmp_path / "keys/superlink.crt", tmp_path / "keys/superlink.key")
+    node = ssl.create_default_context(cafile=tmp_path / "keys/ca.crt")
+
+    def greet(host: str) -> None:
+        up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = [
+            node.wrap_bio(down, up, server_hostname=host),
+            link.wrap_bio(up, down, server_side=True),
+        ]
+        for end in (*ends, *ends):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+
+    for host in ("server", "10.0.0.1"):
+        greet(host)
+    for host in ("elsewhere", "10.0.0.2"):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            greet(host)
 
 
 VERSION = app.metadata.version("specgrad")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from representatives import only
 from triton_tools.compare import TOLERANCE, random_grads, worst_error
 
 from specgrad_kernels.backends.triton import launch
@@ -20,7 +21,7 @@ def test_awkward_lengths_in_one_tile_each(method, boundary):
     assert launch.find(grads, spec).launches == 1
 
 
-@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("boundary", only(["count", "reflect"], BOUNDARIES))
 @pytest.mark.parametrize("method", METHODS)
 def test_tile_size_and_its_neighbours(method, boundary):
     tile = 2048 if method == "lap" else 4096
@@ -38,7 +39,7 @@ def test_dtypes(method, dtype):
     )
 
 
-@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("boundary", only(["reflect"], BOUNDARIES))
 def test_windows_wider_than_the_signal(boundary):
     spec = FilterSpec(method="lap", window=301, boundary=boundary)
     assert worst_error(random_grads([1, 2, 50, 150, 151, 2100]), spec) < TOLERANCE[torch.float32]

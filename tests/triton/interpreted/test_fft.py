@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from representatives import only
 from triton_tools.compare import TOLERANCE, random_grads, relative_errors, worst_error
 
 from specgrad_kernels.backends import triton
@@ -10,7 +11,7 @@ from specgrad_kernels.spec import FilterSpec
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("dtype", only([torch.float32, torch.float64], TOLERANCE), ids=str)
 def test_lengths_of_every_kind(dtype):
     """Identity, circulants with and without a window, lines of every length."""
     lengths = [1, 3, 40, 97, 432, 1728, 4608, 18432 if dtype.itemsize > 2 else 2304]
@@ -19,7 +20,9 @@ def test_lengths_of_every_kind(dtype):
 
 @pytest.mark.usefixtures("large_tiles")
 @pytest.mark.parametrize(
-    ("dtype", "middle"), [(torch.float32, 3), (torch.float32, 6), (torch.float64, 3)], ids=str
+    ("dtype", "middle"),
+    only([(torch.float32, 3)], [(torch.float32, 3), (torch.float32, 6), (torch.float64, 3)]),
+    ids=str,
 )
 def test_split_lines(dtype, middle, limit_grid):
     limit_grid(lines=(3,), middles=(middle,))
@@ -31,14 +34,14 @@ def test_split_lines(dtype, middle, limit_grid):
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("ratio", [0.01, 0.1, 0.2, 0.3, 0.45])
+@pytest.mark.parametrize("ratio", only([0.01, 0.45], [0.01, 0.1, 0.2, 0.3, 0.45]))
 def test_ratios(ratio):
     grads = random_grads([432, 2304])
     assert max(relative_errors(grads, FilterSpec(ratio=ratio))) < TOLERANCE[torch.float32]
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("ratio", [0.02, 0.05, 0.13])
+@pytest.mark.parametrize("ratio", only([0.05], [0.02, 0.05, 0.13]))
 def test_awkward_small_lengths(ratio):
     """Cells of 2 to 27 samples, in circulants and in lines, and what is left alone."""
     grads = random_grads([24, 81, 160, 312, 540, 648])
@@ -46,7 +49,7 @@ def test_awkward_small_lengths(ratio):
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("length", [432, 2304])
+@pytest.mark.parametrize("length", only([432], [432, 2304]))
 def test_waves_of_the_band_stay_below_the_promise(length):
     """Where nothing is left of a gradient, the error is all there is; a constant is the worst."""
     spec = FilterSpec(batch_dims=1)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from representatives import only
 from triton_tools.compare import random_grads
 
 from specgrad_kernels import filter_grads_
@@ -31,7 +32,7 @@ LAYOUTS = [_channels_last, _permuted, _every_second, _many_dimensions]
 
 
 @pytest.mark.parametrize("make", LAYOUTS, ids=lambda make: make.__name__)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", only(["fft", "lap"], METHODS))
 def test_layout_does_not_change_the_result(method, make):
     spec = FilterSpec(method=method)
     strided = make()
