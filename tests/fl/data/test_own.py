@@ -1,4 +1,4 @@
-"""A user's own npz, parquet and image folders."""
+"""A user's own npz, parquet and image folders; npz files that are refused: fl/test_refusals.py."""
 
 from __future__ import annotations
 
@@ -64,39 +64,6 @@ def test_npz_of_tokens(tmp_path: Path):
     assert dataset.is_text
     assert dataset.vocabulary == 60
     assert torch.equal(dataset.train_x, torch.from_numpy(ids))
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"x_train": pixels(12, 6, 5, 3) / 255}, "dtype float64; images must be uint8"),
-        ({"y_train": np.arange(11)}, r"label array .* has shape \(11,\)"),
-        ({"y_train": np.zeros(12)}, "dtype float64"),
-        ({"y_test": np.array([-1, 0, 1, 2])}, "labels in the test part of a go from -1 to 2"),
-        ({"x_test": pixels(4, 7, 5, 3)}, "all images of a data set must have the same shape"),
-        ({"x_train": pixels(12)}, r"shape \(12,\)"),
-        ({"x_train": np.zeros((0, 6, 5, 3), np.uint8)}, "at least one image"),
-        ({"x_train": np.full((12, 5), -1), "x_test": np.ones((4, 5), int)}, "go from -1 to -1"),
-        ({"writer_train": np.arange(5)}, "5 writers for 12 training samples"),
-        (
-            {"x_train": np.ones((12, 5), int), "x_test": np.full((4, 5), np.nan)},
-            r"the test part of a has shape \(4, 5\) and dtype float64; token ids must be integers",
-        ),
-    ],
-)
-def test_npz_that_is_refused(tmp_path: Path, changes: dict[str, np.ndarray], complaint: str):
-    with pytest.raises(DataError, match=complaint):
-        load(write_npz(tmp_path / "a.npz", **changes))
-
-
-def test_npz_that_is_missing_or_no_npz(tmp_path: Path):
-    with pytest.raises(DataError, match="does not exist"):
-        load(f"npz:{tmp_path / 'absent.npz'}")
-    np.save(tmp_path / "array.npy", np.arange(3))
-    with pytest.raises(DataError, match="cannot be read"):
-        load(f"npz:{tmp_path / 'array.npy'}")
-    with pytest.raises(DataError, match="choose first or last"):
-        load(write_npz(tmp_path / "a.npz"), channels="middle")
 
 
 def test_arrays_of_a_loader_that_are_refused():
