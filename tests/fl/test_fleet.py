@@ -114,7 +114,7 @@ def command_line(pid: str | int) -> bytes:
         return b""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_interrupt_loses_nothing(tmp_path, capsys):
     """Ctrl-C during `reproduce` with two jobs; the same command finishes."""
     command = ["reproduce", "supplement", "--preset=smoke", "--jobs=2", f"--runs={tmp_path}"]

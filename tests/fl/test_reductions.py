@@ -74,7 +74,7 @@ def centralised(config, partition: torch.Tensor, spec: FilterSpec | None) -> tor
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("filter_name", ["none", "fft"])
+@pytest.mark.parametrize("filter_name", only(["fft"], ["none", "fft"]))
 def test_one_client_is_centralised_sgd_bit_for_bit(play, filter_name):
     engine = play(
         clients=1, active=1, partition="iid", rounds=2, epochs=2, lr_decay=1.0, clip=0.0,
@@ -94,7 +94,7 @@ def test_one_client_is_centralised_sgd_bit_for_bit(play, filter_name):
         ("fedsam", {"rho": 0.0}),
     ],
 )
-@pytest.mark.parametrize("filter_name", ["none", "fft"])
+@pytest.mark.parametrize("filter_name", only(["fft"], ["none", "fft"]))
 def test_reduces_to_fedavg(final, method, options, filter_name):
     special = final(method=method, options=options, filter=filter_name)
     assert torch.equal(final(filter=filter_name), special)
@@ -279,7 +279,7 @@ def test_only_the_data_gradient_is_filtered(make_engine, monkeypatch, clip_scope
     assert float(change.std()) > 0.1 * abs(float(change.mean()))
 
 
-@pytest.mark.parametrize("method", ["fedprox", "feddyn"])
+@pytest.mark.parametrize("method", only(["feddyn"], ["fedprox", "feddyn"]))
 def test_clip_scopes_agree_while_nothing_is_clipped(play, method):
     data_scope = play(method=method, clip=1e6, rounds=1)
     corrected = play(method=method, clip=1e6, clip_scope="corrected", rounds=1)
