@@ -5,6 +5,7 @@ import torch
 from helpers import DTYPES, TOLERANCE, distance, filtered, truth
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from representatives import only
 
 from specgrad_kernels import FilterSpec, filter_grads_
 
@@ -56,7 +57,7 @@ def test_strategy_that_does_not_fit_is_refused(native):
     assert torch.equal(grad, before)
 
 
-@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", only(["portable"], ["portable", "avx2", "avx512"]))
 def test_every_instruction_set(native, isa, tmp_path):
     """The portable and AVX2 kernels too, on a machine that would choose wider ones."""
     import os
@@ -279,7 +280,7 @@ def test_none_entries_and_empty_lists(backend):
 
 @pytest.mark.parametrize("window", [1, 3, 25, 101, 999, 2001])
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-@pytest.mark.parametrize("d", [1, 20, 999, 70_000])
+@pytest.mark.parametrize("d", only([1, 20, 999], [1, 20, 999, 70_000]))
 def test_windows(native, window, boundary, d):
     backend, grad = "cpp", randn(d)
     options = {"method": "lap", "window": window, "boundary": boundary}
@@ -290,7 +291,7 @@ def test_windows(native, window, boundary, d):
 
 @pytest.mark.parametrize("sigma", [0.1, 0.75, 7.5, 40.0, 150.0])
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-@pytest.mark.parametrize("d", [1, 20, 999, 70_000])
+@pytest.mark.parametrize("d", only([1, 20, 999], [1, 20, 999, 70_000]))
 def test_sigmas(native, sigma, boundary, d):
     backend, grad = "cpp", randn(d)
     options = {"method": "gaussian", "sigma": sigma, "boundary": boundary}
@@ -299,7 +300,7 @@ def test_sigmas(native, sigma, boundary, d):
     assert (actual.double() - exact).norm() < 1e-6 * grad.double().norm()
 
 
-@pytest.mark.parametrize("method", ["lap", "gaussian"])
+@pytest.mark.parametrize("method", only(["lap"], ["lap", "gaussian"]))
 def test_long_layers_with_a_large_mean_stay_accurate(native, method):
     """Where a float32 prefix sum would lose two digits."""
     grad = randn(2_359_296) * 1e-3 + 1
@@ -342,7 +343,7 @@ def test_controls_run_on_the_reference_backend(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("d", [2**24, 2**22 - 3], ids=["power of two", "prime"])
+@pytest.mark.parametrize("d", only([2**24], [2**24, 2**22 - 3]))
 def test_millions(native, d):
     """Of two waves at the edge of the removed band, the lower goes and the higher stays."""
     cutoff = int(0.05 * (d // 2 + 1))
