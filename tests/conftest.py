@@ -14,20 +14,20 @@ settings.load_profile("any machine")
 
 HERE = Path(__file__).parent
 PAPER = HERE / "study" / "paper"
-# What takes a minute or more comes first: begun last, it would keep the other processes waiting.
+# What takes longest comes first: begun last, it would keep the other processes waiting.
 LONGEST = [
     HERE / name
     for name in (
-        "fl/flower/test_processes.py",
-        "study/paper/test_smoke.py",
         "test_readme.py",
-        "test_drift.py",  # in make test-all
+        "fl/flower/test_processes.py",
+        "triton/test_ptx.py",  # compiles what others find compiled
+        "study/paper/test_smoke.py",
         "triton/test_interpreted.py",
-        "fl/test_resume.py",
-        "triton/test_launched.py",  # compiles what others find compiled
-        "triton/test_ptx.py",
-        "triton/test_counts.py",
+        "triton/test_launched.py",
         "triton/test_warps.py",
+        "kernels/test_layers.py",
+        "fl/test_resume.py",
+        "test_drift.py",  # in make test-all
     )
 ]
 

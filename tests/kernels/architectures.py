@@ -75,14 +75,6 @@ def resnet20(norm: Norm = group_norm) -> nn.Module:
     return CifarResNet([16, 32, 64], 3, norm)
 
 
-def resnet18(norm: Norm = group_norm) -> nn.Module:
-    return CifarResNet([64, 128, 256, 512], 2, norm)
-
-
-def wrn56_2(norm: Norm = group_norm) -> nn.Module:
-    return CifarResNet([32, 64, 128], 9, norm)
-
-
 class Bottleneck(nn.Module):
     """torchvision style: module activations, ``downsample`` a Sequential or None."""
 
