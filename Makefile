@@ -60,7 +60,7 @@ FAST := specgrad_kernels python tests/kernels \
 	$(addprefix tests/fl/test_,config.py models.py partition.py reductions.py)
 
 test-fast: $(VENV)/installed
-	$(PYTEST) -m "not slow" -x $(FAST)
+	$(PYTEST) -m "not slow and not exhaustive" -x $(FAST)
 
 # docs/integrations.md with the real packages, in an environment that borrows what .venv has; Flower
 # is installed once more, since what is borrowed has no commands.
@@ -145,9 +145,9 @@ sanitize: $(VENV)/installed
 	SPECGRAD_BUILD_EXT=1 SPECGRAD_SANITIZE=1 $(BIN)/python setup.py --quiet build \
 		--build-base build/sanitize
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest -q -p no:cacheprovider -m "not slow" \
+		ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest -q -p no:cacheprovider -m "not slow and not exhaustive" \
 		--override-ini addopts=--import-mode=importlib \
-		--override-ini pythonpath="$$(echo build/sanitize/lib*) tests/kernels" \
+		--override-ini pythonpath="$$(echo build/sanitize/lib*) tests tests/kernels" \
 		tests/kernels/test_filter_grads.py tests/kernels/test_refusals.py \
 		tests/kernels/test_overlap.py tests/kernels/test_native.py
 

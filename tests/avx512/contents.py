@@ -10,7 +10,13 @@ import sysconfig
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
-READ = ("specgrad_kernels", "benchmarks", "tests/kernels", "pyproject.toml")
+READ = (
+    "specgrad_kernels",
+    "benchmarks",
+    "tests/kernels",
+    "tests/representatives.py",
+    "pyproject.toml",
+)
 
 
 def contents() -> set[Path]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import DTYPES
+from representatives import only
 
 from benchmarks.waves import (
     KINDS,
@@ -39,16 +40,7 @@ def chosen_bins(d):
 
 @needs_wider_numbers
 @pytest.mark.parametrize(
-    "d",
-    [
-        433,
-        432,
-        pytest.param(2304, marks=pytest.mark.slow),
-        pytest.param(4608, marks=pytest.mark.slow),
-        pytest.param(36864, marks=pytest.mark.slow),
-        pytest.param(10_007, marks=pytest.mark.slow),
-        pytest.param(8 * 2027, marks=pytest.mark.slow),
-    ],
+    "d", only([433, 432, 2304], [433, 432, 2304, 4608, 36864, 10_007, 8 * 2027])
 )
 def test_no_wave_exceeds_the_bound(backends, d):
     for name, backend, dtype, share in share_of_promise(d, chosen_bins(d), backends, KINDS):
@@ -57,9 +49,7 @@ def test_no_wave_exceeds_the_bound(backends, d):
 
 @needs_wider_numbers
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    "d", [432, *(pytest.param(d, marks=pytest.mark.slow) for d in (1009, 36864))]
-)
+@pytest.mark.parametrize("d", only([432, 1009], [432, 1009, 36864]))
 @pytest.mark.parametrize("name", KINDS)
 def test_no_search_finds_worse(backend, name, d, dtype):
     """The error of a signal, filtered in its turn, points to where the error is largest."""
@@ -92,12 +82,15 @@ def test_no_impulse_exceeds_the_bound_of_a_basis(native, d, cutoff, dtype):
         assert np.all(lengths(error) <= bound * lengths(given))
 
 
+HALVES = [torch.float32, torch.bfloat16, torch.float16]
+
+
 def averaged(signals, spec):
     parameters = spec.kind.parameters(spec, signals.shape[1:], 0)
     return spec.kind.reference(signals.double(), parameters, spec)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", only(HALVES[:2], HALVES), ids=str)
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.parametrize(
     ("method", "width"),
