@@ -36,7 +36,7 @@ from specgrad_study.diagnosis import theory
 from specgrad_study.diagnosis.disagreement import Disagreement
 from specgrad_study.diagnosis.effects import Effect, Effects, Filtering
 from specgrad_study.diagnosis.sharpness import UNFILTERED, sharpness
-from specgrad_study.diagnosis.similarity import IMAGES
+from specgrad_study.diagnosis.similarity import IMAGES, draw_images
 from specgrad_study.diagnosis.snapshot import Snapshot
 from specgrad_study.diagnosis.theory import Noise
 
@@ -125,7 +125,7 @@ class Request:
     noise_batches: mini-batches for the noise of a client's gradient; 0 leaves it out
     local: whether to compare the local models of the round: cosines of updates, CKA of features;
         with ``batch``, their updates are a source of the gradient too
-    images: test images for the features
+    images: test images for the features, drawn by the run's seed
     batch: whether one mini-batch is a source of the gradient besides the full pass
     contenders: the same by settings of a configuration
     sharpness: labels of filters, of those that are tried and ``UNFILTERED``, for whose steps it is
@@ -143,7 +143,7 @@ class Request:
 
     def key(self, config: Config) -> str:
         """Fingerprint of configuration and request: stored rounds of another are not taken."""
-        what = json.dumps([config.digest, vars(self)], default=dict)
+        what = json.dumps([config.digest, vars(self), "images drawn by seed"], default=dict)
         return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
@@ -199,6 +199,7 @@ class Collector:
         self.partition = partition.clients
         kind, arrays = samples.stored(dataset, augment=False, channels_last=config.channels_last)
         self.flat = prepare.build_model(Blueprint(config, kind, prepare.inputs_of(dataset)))
+        arrays = draw_images(arrays, request.images, config.seed)
         self.samples = Samples(kind, arrays, machine.device_of(config))
         # a run without a filter is diagnosed for the one it could have
         filtered = config if config.filter != "none" else config.replace(filter="fft")

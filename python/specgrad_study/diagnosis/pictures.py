@@ -1,4 +1,4 @@
-"""The pictures of a diagnosis."""
+"""Pictures of a diagnosis, each with a title and units."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bands(path: Path, energies: Mapping[str, Sequence[float]]) -> None:
 
     energies: by label, such as a Dirichlet alpha, the mean energy of each band
     """
-    figure = Figure(figsize=(7, 6), layout="constrained")
+    figure = Figure(figsize=(8, 6.4), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     places = range(1, BANDS + 1)
     for label, values in energies.items():
@@ -29,8 +29,9 @@ def bands(path: Path, energies: Mapping[str, Sequence[float]]) -> None:
         above.plot(places, values, marker="o", label=label)
         below.plot(places, [100 * value / whole for value in values], marker="o", label=label)
     below.axhline(100 / BANDS, color="black", lw=0.8, ls="--", label="spread evenly")
-    above.set(ylabel="heterogeneity energy", yscale="log")
-    below.set(ylabel="share of the total (%)", xlabel="frequency band, low to high", xticks=places)
+    above.set(ylabel="energy, squared gradient units", yscale="log")
+    above.set_title("Disagreement of clients by frequency band")
+    below.set(ylabel="share of all bands, %", xlabel="frequency band, low to high", xticks=places)
     above.grid(alpha=0.3)
     below.grid(alpha=0.3)
     below.legend(fontsize="small")  # above, it would hide the middle bands
@@ -50,11 +51,12 @@ def layers(path: Path, diagnosis: Diagnosis) -> None:
     figure = Figure(figsize=(8, 1.5 + 0.28 * len(named)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(100 * np.array(shares), aspect="auto", cmap="viridis", vmin=0)
+    axes.set_title("Disagreement by layer and frequency band; recommended ratio r")
     axes.set_xlabel("frequency band, low to high")
     axes.set_xticks(range(BANDS), list(map(str, range(1, BANDS + 1))))
     labels = [_with_ratio(name, ratios.get(name)) for name in named]
     axes.set_yticks(range(len(named)), labels, fontsize="small")
-    figure.colorbar(image, label="share of the layer's disagreement (%)")
+    figure.colorbar(image, label="share of the layer's disagreement, %")
     save(figure, path)
 
 
@@ -80,15 +82,15 @@ def _curve(snapshots: Sequence[Snapshot]) -> tuple[list[float], list[float], lis
 
 
 def after_filter(path: Path, diagnosis: Diagnosis) -> None:
-    """What the filter leaves of disagreement and mean gradient: by ratio, and for every filter that
-    was tried."""
+    """Disagreement and mean gradient left: by ratio, and for every filter that was tried."""
     tried, kept = diagnosis.left("disagreement"), diagnosis.left("mean_gradient")
-    figure = Figure(figsize=(11 if tried else 6, 4), layout="constrained")
+    figure = Figure(figsize=(11 if tried else 8, 4.4), layout="constrained")
     panels = figure.subplots(1, 2 if tried else 1, squeeze=False)[0]
     ratios, left, rho = _curve(diagnosis.snapshots)
     panels[0].plot(ratios, left, label="disagreement left")
     panels[0].plot(ratios, rho, label="mean gradient removed (rho)", ls="--")
-    panels[0].set(xlabel="ratio of the FFT filter", ylabel="%", ylim=(0, 105))
+    panels[0].set(xlabel="ratio of the FFT filter", ylabel="energy in the filtered layers, %")
+    panels[0].set(ylim=(0, 105), title="The spectral filter by its ratio")
     panels[0].legend(fontsize="small")
     panels[0].grid(alpha=0.3)
     if tried:
@@ -98,10 +100,11 @@ def after_filter(path: Path, diagnosis: Diagnosis) -> None:
             values = [100 * left_of.get(name, np.nan) for name in tried]
             panels[1].barh(rows + offset, values, 0.4, label=label)
         panels[1].set_yticks(rows, list(tried))
-        panels[1].legend(fontsize="small")
+        panels[1].legend(fontsize="small", loc="lower left")
         panels[1].axvline(100, color="black", lw=0.8, ls="--")
         panels[1].invert_yaxis()
-        panels[1].set(xlabel="left in the filtered layers (%)")
+        panels[1].set(xlabel="energy left in the filtered layers, %")
+        panels[1].set_title("Filters at the same ratio")
         panels[1].grid(axis="x", alpha=0.3)
     save(figure, path)
 
@@ -109,7 +112,7 @@ def after_filter(path: Path, diagnosis: Diagnosis) -> None:
 def similarity(path: Path, checkpoint: Checkpoint) -> None:
     """CKA between local models, one matrix for each stage."""
     stages = checkpoint.similarity
-    figure = Figure(figsize=(2.6 * len(stages) + 0.8, 3.2), layout="constrained")
+    figure = Figure(figsize=(2.6 * len(stages) + 0.8, 3.6), layout="constrained")
     panels = figure.subplots(1, len(stages), squeeze=False)[0]
     for axes, (stage, matrix) in zip(panels, stages.items(), strict=True):
         values = np.array([[np.nan if v is None else v for v in row] for row in matrix])
@@ -117,5 +120,6 @@ def similarity(path: Path, checkpoint: Checkpoint) -> None:
         off = values[~np.eye(len(values), dtype=bool)]
         axes.set_title(f"{stage}\nmean {off.mean():.2f}", fontsize="small")
         axes.set(xlabel="local model", xticks=[], yticks=[])
+    figure.suptitle(f"CKA between local models, round {checkpoint.round}")
     figure.colorbar(image, ax=panels, label="CKA")
     save(figure, path)

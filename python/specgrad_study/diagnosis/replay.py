@@ -161,7 +161,7 @@ def _with_local_models(
         say(f"round {measured.round}: features of the model of client {client}")
         cosines.add({"update": player.board.results[row] - before})
         collector.load(player.board.results[row], player.board.buffer_results[row])
-        kept.append(features(collector.flat.model, collector.samples, collector.request.images))
+        kept.append(features(collector.flat.model, collector.samples))
     if collector.request.batch:
         lr = player.config.learning_rate(measured.round)
         results = list(player.board.results[: len(measured.clients)])

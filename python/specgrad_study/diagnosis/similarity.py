@@ -1,4 +1,4 @@
-"""How similar local models are: CKA of their features, stage by stage, on the same test images."""
+"""CKA between local models, stage by stage, on test images drawn by the run's seed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from specgrad_fl.samples import Samples
+from specgrad_fl.seeding import generator
 from torch import Tensor, nn
 
 from specgrad_kernels.flow import NORMS
@@ -80,10 +81,16 @@ def recording(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
         yield kept
 
 
+def draw_images(arrays: Features, images: int, seed: int) -> Features:
+    """Arrays whose test set is a random draw: files may be sorted by class."""
+    order = torch.randperm(len(arrays["test_y"]), generator=generator(seed, "CKA images"))
+    return arrays | {name: arrays[name][order[:images]] for name in ("test_x", "test_y")}
+
+
 @torch.inference_mode()
-def features(model: nn.Module, samples: Samples, images: int = IMAGES) -> Features:
-    """Features of the first test images, by stage, ``[n, p]``; never augmented."""
-    count = min(images, len(samples.test_y))
+def features(model: nn.Module, samples: Samples) -> Features:
+    """Features of all test images, by stage, ``[n, p]``; never augmented."""
+    count = len(samples.test_y)
     model.eval()
     with recording(model) as kept:
         for start in range(0, count, BATCH):

@@ -156,11 +156,20 @@ ORDER_ROWS: Rows = {
     "2D FFT": {"filter": "fft2d"},
     "random after flatten": order_settings("random:0"),
 }
+AXES = ("out", "in", "height", "width")
 ORDERS = Experiment(
     name="orders",
     title="Flattening order",
     reference="Table V",
     table=lambda preset: grid(preset, DATASETS, ORDER_ROWS),
+    labels={
+        order: f"{order}: {', '.join(AXES[int(axis)] for axis in order)}"
+        for order in OUTERMOST + INNERMOST
+    },
+    note=(
+        "An order names the axes of a kernel from the outermost to the innermost: 0 output "
+        "channels, 1 input channels, 2 height, 3 width."
+    ),
     claims=(
         Claim(
             "orders with the output channel outermost work, those with it innermost do not",

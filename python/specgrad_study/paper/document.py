@@ -46,7 +46,7 @@ class Picture(Block):
     def __init__(self, path: Path, text: str) -> None:
         data = base64.b64encode(path.read_bytes()).decode()
         super().__init__(
-            f"![{text}]({path.name})",
+            f"![{text}]({path.name})\n\n*{text}*",
             f'<figure><img alt="{html.escape(text)}" src="data:image/png;base64,{data}">'
             f"<figcaption>{_inline(text)}</figcaption></figure>",
         )

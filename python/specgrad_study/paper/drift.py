@@ -11,7 +11,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specgrad_fl import storage
@@ -24,6 +24,7 @@ from specgrad_study.diagnosis.collect import BATCH, FULL, UPDATE, Checkpoint, Re
 from specgrad_study.diagnosis.report import mean_similarity
 from specgrad_study.diagnosis.sharpness import UNFILTERED
 from specgrad_study.diagnosis.similarity import PENULTIMATE
+from specgrad_study.paper import figures
 from specgrad_study.paper.ablations import INNERMOST, OUTERMOST, order_settings
 from specgrad_study.paper.archive import Archive, Measured, Missing, Results, Source
 from specgrad_study.paper.claims import Claim, above, each_above, more_than, one_claim
@@ -31,7 +32,7 @@ from specgrad_study.paper.experiment import Cell, Context, Experiment, Part, Row
 from specgrad_study.paper.numbers import paper_numbers
 
 NONE, FFT, CENTRALIZE = "none", "fft 0.05", "centralize"
-BEYOND = "fft without the filter means"
+BEYOND = "fft, channel means kept"
 # filters whose effect on clients' gradients is measured: what the experiment on the mechanism
 # trains with
 MECHANISM: Rows = {
@@ -77,15 +78,27 @@ def _request(config: Config) -> Request:
     return replace(REQUEST, sharpness=SHARP) if sought else REQUEST
 
 
-def _place(config: Config, folder: Path) -> Path:
-    return folder / "diagnosis" / run_name(config)
+@dataclass(frozen=True)
+class Kept:
+    """Measured rounds in a subfolder of the runs, and the request they were measured by."""
+
+    folder: str
+    request: Callable[[Config], Request]
+
+    def place(self, config: Config, runs: Path) -> Path:
+        return runs / self.folder / run_name(config)
 
 
-def measure(cells: Sequence[Cell], context: Context) -> None:
+DIAGNOSED = Kept("diagnosis", _request)
+# features alone: seconds beside the training that is played again
+COMPARED = Kept("similarity", lambda config: Request(noise_batches=0, local=True))
+
+
+def measure(cells: Sequence[Cell], context: Context, kept: Kept = DIAGNOSED) -> None:
     """Diagnose every cell at the preset's rounds; those that are stored are not measured again."""
     for cell in cells:
         for config in cell.configs():
-            out, request = _place(config, context.folder), _request(config)
+            out, request = kept.place(config, context.folder), kept.request(config)
             known = {checkpoint.round for checkpoint in replay.stored(config, out, request)}
             if known >= set(context.preset.diagnosed):
                 continue
@@ -95,10 +108,10 @@ def measure(cells: Sequence[Cell], context: Context) -> None:
             replay.along(played, context.preset.diagnosed, out, request, say=context.say)
 
 
-def found(cell: Cell, archive: Archive) -> Found:
-    """What was measured so far, by seed and round."""
+def found(cell: Cell, archive: Archive, kept: Kept = DIAGNOSED) -> Found:
+    """The rounds measured so far, by seed."""
     held = {
-        config.seed: replay.stored(config, _place(config, archive.folder), _request(config))
+        config.seed: replay.stored(config, kept.place(config, archive.folder), kept.request(config))
         for config in cell.configs()
     }
     return {seed: checkpoints for seed, checkpoints in held.items() if checkpoints}
@@ -206,7 +219,7 @@ def _growth(cell: Cell, known: Mapping[str, Found], source: str, column: str) ->
     }
 
 
-def _draw_bands(part: Part, archive: Archive, out: Path) -> list[Path]:
+def _draw_bands(part: Part, archive: Archive, out: Path) -> figures.Drawn:
     """Energy and shares of the bands for the first diagnosed seed, by every source.
 
     The picture of an earlier report outlives the rounds that it was drawn from, as its numbers do.
@@ -219,13 +232,18 @@ def _draw_bands(part: Part, archive: Archive, out: Path) -> list[Path]:
         if held and (energy := bands_of(next(iter(held.values())), source))
     }
     path = out / f"{part.experiment.name}.png"
+    caption = (
+        f"{part.heading}: disagreement of the active clients' gradients by frequency band, the "
+        "mean over layers and rounds of one seed. Above: energy, in squared units of the gradient; "
+        "below: percent of all bands."
+    )
     if energies:
         pictures.bands(path, energies)
-        return [path]
+        return [(path, caption)]
     for drawn in (earlier.path.with_name(path.name) for earlier in archive.earlier):
         if drawn.is_file():
             storage.write_bytes(path, drawn.read_bytes())
-            return [path]
+            return [(path, caption)]
     return []
 
 
@@ -340,7 +358,7 @@ def _similarity(checkpoints: Sequence[Checkpoint], stage: str) -> float | None:
 def cka_reading(cells: Sequence[Cell], archive: Archive, measure: str) -> Results:
     """Mean similarity between local models, by stage."""
     results: Results = {}
-    known = {cell.row: found(cell, archive) for cell in cells}
+    known = {cell.row: found(cell, archive, COMPARED) for cell in cells}
     rounds = rounds_of(*known.values())
     for stage in STAGES:
         for cell in cells:
@@ -365,12 +383,13 @@ CKA = Experiment(
         ),
     ),
     reading=cka_reading,
-    measure=measure,
+    measure=functools.partial(measure, kept=COMPARED),
     trained=lambda cell: False,
     unit="percent CKA",
     note=(
         "Debiased linear CKA in percent between the local models of a round before they are "
-        "averaged, the mean over pairs and rounds. The penultimate layer of a ResNet is its third "
-        "stage after pooling, so that stage is not shown again."
+        "averaged, on 2,000 test images drawn by the run's seed, the mean over pairs and rounds. "
+        "The penultimate layer of a ResNet is its third stage after pooling, so that stage is not "
+        "shown again."
     ),
 )

@@ -124,7 +124,7 @@ class Subject:
 
 
 # what is drawn, the runs behind it, the folder to draw into
-Drawing = Callable[["Part", Archive, Path], list[Path]]
+Drawing = Callable[["Part", Archive, Path], figures.Drawn]
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,7 @@ class Experiment:
     note: what a reader must know about the values
     remark: more of that, from the results
     ours: whether it is an experiment of ours and not of the paper
+    labels: rows as figures show them, where their names need an explanation
     """
 
     name: str
@@ -159,6 +160,7 @@ class Experiment:
     note: str = ""
     remark: Callable[[Results, Archive], str] = lambda results, archive: ""
     ours: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def cells(self, preset: Preset) -> list[Cell]:
         """The entries of its table."""
@@ -173,6 +175,16 @@ class Part:
     experiment: Experiment
     cells: Sequence[Cell]
     results: Results
+    preset: Preset
+
+    @property
+    def heading(self) -> str:
+        """Title and place in the paper."""
+        return f"{self.preset.shown(self.experiment.title)} ({self.experiment.reference})"
+
+    def label(self, row: str) -> str:
+        """A row as figures show it."""
+        return self.preset.shown(self.experiment.labels.get(row, row))
 
     @staticmethod
     def read(experiment: Experiment, cells: Sequence[Cell], subject: Subject) -> Part:
@@ -185,7 +197,7 @@ class Part:
                     # a run is found by its settings, and never by the name of its row
                     if place not in runs:
                         results[place] = results.get(place, Measured()).filled(found)
-        return Part(experiment, cells, results)
+        return Part(experiment, cells, results, subject.preset)
 
     @property
     def columns(self) -> list[str]:

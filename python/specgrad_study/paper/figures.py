@@ -1,8 +1,8 @@
-"""The figures of the reports. Every drawing returns the files it wrote, none without results."""
+"""Figures of the reports: each drawing returns the files it wrote with their captions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,73 +18,91 @@ if TYPE_CHECKING:
     from specgrad_study.paper.experiment import Part
 
 FILTERED = " + FFT"
-OURS, PAPER = "tab:blue", "0.45"
+OURS, PAPER = "tab:blue", "0.35"
+# inches: at the dpi below, as wide as a page of text
+WIDTH, DPI = 9.0, 110
 # by seed, accuracy in percent after rounds
 Curves = dict[int, dict[int, float]]
+Drawn = list[tuple[Path, str]]
 
 
-def save(figure: Figure, path: Path) -> list[Path]:
-    """Write a small PNG."""
-    plots.save(figure, path, dpi=90)
-    return [path]
+def save(figure: Figure, path: Path, caption: str) -> Drawn:
+    """Write a PNG of the width of a page."""
+    plots.save(figure, path, dpi=DPI)
+    return [(path, caption)]
 
 
-def _panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width * count, height), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+def gains(part: Part, archive: Archive, out: Path) -> Drawn:
+    """Paired differences to the baseline: a dot for each seed, the interval where it counts.
 
-
-def gains(part: Part, archive: Archive, out: Path) -> list[Path]:
-    """Paired differences to the baseline: a dot for each seed, the interval where it counts."""
+    One panel for each column, one below the other on one scale.
+    """
     pairs = {column: found for column in part.measured_columns if (found := part.paired(column))}
     if not pairs:
         return []
-    numbers = paper_numbers(part.experiment.name)
-    figure, panels = _panels(len(pairs), 5.4, 1.7 + 0.3 * max(map(len, pairs.values())))
+    counts = [len(rows) for rows in pairs.values()]
+    figure = Figure((WIDTH, 1.3 + 0.27 * sum(counts) + 0.55 * len(counts)), layout="constrained")
+    panels = figure.subplots(
+        len(pairs), 1, sharex=True, squeeze=False, height_ratios=[count + 0.4 for count in counts]
+    )[:, 0]
+    legend: dict[str, object] = {}
     for axes, (column, rows) in zip(panels, pairs.items(), strict=True):
-        for y, (row, base) in enumerate(reversed(rows.items())):
-            theirs = [numbers.get((each, column)) for each in (row, base)]
-            if theirs[0] and theirs[1]:
-                axes.plot(theirs[0].mean - theirs[1].mean, y, "D", ms=5, color=PAPER, mfc="none")
-            apart = part.apart(row, column)
-            axes.plot(list(apart.values()), [y] * len(apart), "o", ms=4, color=OURS, alpha=0.5)
-            if len(apart) >= LEAST_SEEDS:
-                interval = Interval.of(apart)
-                axes.errorbar(interval.mean, y, xerr=interval.half, fmt="|", color=OURS, capsize=3)
+        for y, row in enumerate(reversed(rows)):
+            legend |= _gain(axes, y, part, row, column)
         axes.axvline(0, color="black", lw=0.8)
-        bases = ", ".join(dict.fromkeys(rows.values()))
-        against = bases if len(bases) < 40 else "the row without the filter"
-        axes.set(title=column, xlabel=f"{part.experiment.unit}\nmore than {against}")
-        axes.set_yticks(range(len(rows)), list(rows)[::-1])
+        axes.set_title(part.preset.shown(column), fontsize="medium", loc="left")
+        axes.set_yticks(range(len(rows)), [part.label(row) for row in reversed(rows)])
         axes.set_ylim(-0.7, len(rows) - 0.3)
         axes.grid(alpha=0.3)
-    handles = [
-        panels[0].plot([], [], "o", ms=4, color=OURS, alpha=0.5, label="ours, one seed")[0],
-        panels[0].errorbar([], [], xerr=[], color=OURS, label="95 % interval, 3 seeds or more"),
-        panels[0].plot([], [], "D", color=PAPER, mfc="none", label="paper")[0],
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize="small")
-    return save(figure, out / f"{part.experiment.name}.png")
+    bases = dict.fromkeys(part.label(base) for rows in pairs.values() for base in rows.values())
+    against = "the same without the filter" if len(bases) > 1 else next(iter(bases))
+    panels[-1].set_xlabel(f"{part.experiment.unit}, more than {against}")
+    figure.suptitle(part.heading)
+    figure.legend(
+        legend.values(), legend, loc="outside lower center", ncols=len(legend), fontsize="small"
+    )
+    told = "; ".join(f"{mark}: {what}" for what, mark in MARKS.items() if what in legend)
+    caption = f"{part.heading}: {part.experiment.unit}, more than {against}. {told}."
+    return save(figure, out / f"{part.experiment.name}.png", caption)
+
+
+SEED, INTERVAL, THEIRS = "one seed", f"95 % interval, {LEAST_SEEDS} seeds or more", "the paper"
+MARKS = {SEED: "Dots", INTERVAL: "bars", THEIRS: "diamonds"}
+
+
+def _gain(axes: Axes, y: int, part: Part, row: str, column: str) -> dict[str, object]:
+    """Draw one row of differences; the marks that were drawn, by their meaning."""
+    numbers, base = paper_numbers(part.experiment.name), part.experiment.baseline(row) or ""
+    apart, drawn = part.apart(row, column), {}
+    (drawn[SEED],) = axes.plot(
+        list(apart.values()), [y] * len(apart), "o", ms=5, color=OURS, alpha=0.5
+    )
+    if len(apart) >= LEAST_SEEDS:
+        interval = Interval.of(apart)
+        drawn[INTERVAL] = axes.errorbar(
+            interval.mean, y, xerr=interval.half, fmt="|", color=OURS, capsize=4, ms=9
+        )
+    theirs = [numbers.get((each, column)) for each in (row, base)]
+    if theirs[0] and theirs[1]:
+        gain = theirs[0].mean - theirs[1].mean
+        (drawn[THEIRS],) = axes.plot(gain, y, "D", ms=6, color=PAPER, mfc="none")
+    return drawn
 
 
 def shared_seeds(curves: Sequence[Curves]) -> list[int]:
-    """Seeds that all curves have; where there is none, the one that most have.
+    """Seeds that all curves have.
 
-    >>> shared_seeds([{0: {}, 1: {}}, {1: {}}]), shared_seeds([{0: {}}, {0: {}}, {1: {}}])
-    ([1], [0])
+    >>> shared_seeds([{0: {}, 1: {}}, {1: {}}]), shared_seeds([{0: {}}, {1: {}}])
+    ([1], [])
     """
-    held = [set(each) for each in curves if each]
-    if not held:
-        return []
-    common = sorted(set.intersection(*held))
-    every = sorted(set.union(*held))
-    return common or [max(every, key=lambda seed: sum(seed in each for each in held))]
+    return sorted(set.intersection(*map(set, curves)))
 
 
-def curves(part: Part, archive: Archive, out: Path) -> list[Path]:
-    """Accuracy by round, the mean over seeds that all rows of a column have.
+def curves(part: Part, archive: Archive, out: Path) -> Drawn:
+    """Accuracy by round, the mean over seeds that all rows of a column share.
 
-    A method with the filter has the colour of the method, and is dashed.
+    Where they share none, every row has its own seeds, and the legend says which. A method with
+    the filter has the colour of the method, and is dashed.
     """
     found: dict[str, dict[str, Curves]] = {}
     for cell in part.cells:
@@ -98,17 +116,34 @@ def curves(part: Part, archive: Archive, out: Path) -> list[Path]:
     if not found:
         return []
     methods = list(dict.fromkeys(cell.row.removesuffix(FILTERED) for cell in part.cells))
-    figure, panels = _panels(len(found), 4.6, 3.6)
+    figure = Figure((WIDTH, 0.7 + 4.2 * len(found)), layout="constrained")
+    panels = figure.subplots(len(found), 1, squeeze=False)[:, 0]
     for axes, (column, rows) in zip(panels, found.items(), strict=True):
         seeds = shared_seeds(list(rows.values()))
-        for row, known in rows.items():
-            if all(seed in known for seed in seeds):
-                colour = f"C{methods.index(row.removesuffix(FILTERED))}"
-                dashes = "--" if row.endswith(FILTERED) else "-"
-                each = [known[seed] for seed in seeds]
-                plots.plot_mean(axes, each, label=row, color=colour, linestyle=dashes)
-        shown = ", ".join(map(str, seeds))
-        axes.set(title=column, xlabel=f"round (seeds {shown})", ylabel="test accuracy, %")
+        for row, label, each in _labelled(rows, seeds):
+            colour = f"C{methods.index(row.removesuffix(FILTERED))}"
+            dashes = "--" if row.endswith(FILTERED) else "-"
+            plots.plot_mean(axes, each, label=label, color=colour, linestyle=dashes, ms=4)
+        title = part.preset.shown(column) + (_told(seeds) if seeds else "")
+        axes.set_title(title, fontsize="medium", loc="left")
+        axes.set(xlabel="round", ylabel="test accuracy, %")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="x-small")
-    return save(figure, out / f"{part.experiment.name}-curves.png")
+        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.01, 0.5))
+    figure.suptitle(part.heading)
+    caption = (
+        f"{part.heading}: test accuracy in percent by round, the mean over seeds; shaded: one "
+        "standard deviation. Dashed: with the filter."
+    )
+    return save(figure, out / f"{part.experiment.name}-curves.png", caption)
+
+
+def _labelled(
+    rows: Mapping[str, Curves], seeds: Sequence[int]
+) -> Iterator[tuple[str, str, list[dict[int, float]]]]:
+    """Each row, its label, and its curves: of shared seeds, or else of its own."""
+    for row, known in rows.items():
+        yield row, row if seeds else row + _told(known), [known[seed] for seed in seeds or known]
+
+
+def _told(seeds: Collection[int]) -> str:
+    return f" (seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))})"

@@ -78,9 +78,9 @@ def _measure(cells: Sequence[Cell], context: Context) -> None:
     drift.measure([_diagnosed(cells)], context)
 
 
-def _draw_sharpness(part: Part, archive: Archive, out: Path) -> list[Path]:
-    """What each contender gains by how sharp the loss is for its steps: a dot for each seed."""
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
+def _draw_sharpness(part: Part, archive: Archive, out: Path) -> figures.Drawn:
+    """Gain of each contender over how sharp the loss is for its steps: a dot for each seed."""
+    figure = Figure(figsize=(figures.WIDTH, 5), layout="constrained")
     axes = figure.subplots()
     for number, row in enumerate(MECHANISM):
         base = part.results[NONE, MAIN].values
@@ -90,17 +90,22 @@ def _draw_sharpness(part: Part, archive: Archive, out: Path) -> list[Path]:
         if seeds:
             colour = "black" if row == NONE else f"C{number - 1}"
             values = [[held[seed] for seed in seeds] for held in (sharp, gains)]
-            axes.plot(*values, "os^"[number % 3], color=colour, label=row, alpha=0.8)
+            axes.plot(*values, "os^"[number % 3], color=colour, label=row, alpha=0.8, ms=7)
     if not axes.lines:
         return []
     config = _diagnosed(part.cells).config
     if config:
         axes.axvline(2 / config.lr, color="black", lw=0.8, ls="--", label="2 / learning rate")
-    axes.set_xlabel("sharpness, mean over clients and rounds")
+    axes.set_xlabel("sharpness along FedAvg's run, mean over clients and rounds")
     axes.set_ylabel(f"{part.experiment.unit}\nmore than {NONE}")
+    axes.set_title("Gain by the sharpness that a contender's steps meet")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right center", fontsize="small")
-    return figures.save(figure, out / f"{part.experiment.name}-sharpness.png")
+    caption = (
+        f"Gain over no filter in {MAIN}, by the largest curvature that steps through each "
+        "contender meet along FedAvg's run. A dot for each seed."
+    )
+    return figures.save(figure, out / f"{part.experiment.name}-sharpness.png", caption)
 
 
 EXPERIMENT = Experiment(
@@ -110,12 +115,12 @@ EXPERIMENT = Experiment(
     table=_cells,
     claims=(
         Claim(
-            "removing the mean of each output filter improves FedAvg",
+            "removing the mean of each output channel improves FedAvg",
             contrasts=(above(CENTRALIZE, NONE),),
         ),
         Claim("the spectral filter improves FedAvg", contrasts=(above(FFT, NONE),)),
         Claim(
-            "the spectral filter is better than removing the mean of each output filter",
+            "the spectral filter is better than removing the mean of each output channel",
             contrasts=(above(FFT, CENTRALIZE),),
         ),
         Claim(
@@ -145,9 +150,9 @@ EXPERIMENT = Experiment(
     baseline=against(NONE),
     ours=True,
     note=(
-        "Contenders: the spectral filter at several ratios; the mean of each output filter "
+        "Contenders: the spectral filter at several ratios; the mean of each output channel "
         "(centralize), of each kernel, of the layer, of each input channel; both one after the "
-        "other; and the spectral filter with the means of the output filters put back. Removed "
+        "other; and the spectral filter with the means of the output channels put back. Removed "
         "shares are those of the filtered layers' disagreement and mean gradient, from a full "
         "pass over the samples of the clients that are active in FedAvg's run, the mean over "
         "rounds. Sharpness is the largest eigenvalue of filter times Hessian for the loss of one "

@@ -7,18 +7,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from specgrad_fl import machine, storage
+from specgrad_fl import engine, machine, storage
 from specgrad_fl.config import to_toml
 from specgrad_fl.runs import RunDirectory, run_name
 
 from specgrad_study.compare import MEASURES
-from specgrad_study.paper import claims, document
+from specgrad_study.paper import claims, document, statements
 from specgrad_study.paper.archive import LEFT_OUT, UNKNOWN, Source
 from specgrad_study.paper.claims import Interval, Verdict
 from specgrad_study.paper.document import Block, Bullets, Heading, Paragraph, Picture, Table
 from specgrad_study.paper.experiment import Part, Subject, finished_runs
 from specgrad_study.paper.numbers import paper_numbers
-from specgrad_study.paper.results_json import as_data
+from specgrad_study.paper.results_json import as_data, cell_values
 
 
 def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
@@ -26,7 +26,7 @@ def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     storage.make_folder(out)
     title = f"The paper's experiments, preset {subject.preset.name}"
     blocks: list[Block] = [Heading(1, title), *_opening(parts, subject)]
-    blocks += _summary(parts)
+    blocks += _summary(parts, subject) + _corrected(parts)
     for part in parts:
         blocks += _section(part, subject, out)
     blocks += _origins(parts, subject)
@@ -58,7 +58,8 @@ def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
             f"{len(own)} of the {len(papers)} experiments of the paper in this report have a "
             f"result of their own ({', '.join(own) or 'none'}): something to compare besides "
             "FedAvg with and without the filter at the preset's settings, which most of them "
-            f"share. Compared is the {MEASURES[subject.measure][1]}. Made by `{command}`, commit "
+            f"share. Compared is the {MEASURES[subject.measure][1]}{_evaluations(subject)}. Made "
+            f"by `{command}`, commit "
             f"`{machine.commit() or UNKNOWN}`; settings of every run: `configuration.toml` "
             "with the changes in `results.json`, which holds everything that a verdict rests on."
         ),
@@ -67,8 +68,18 @@ def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
     ]
 
 
+def _evaluations(subject: Subject) -> str:
+    """Rounds whose evaluations the mean over the last ten rounds is made of."""
+    base = subject.preset.base
+    last = range(max(1, base.rounds - 9), base.rounds + 1)
+    rounds = [number for number in last if engine.evaluates(base, number)]
+    if subject.measure != "last10" or len(rounds) in (0, 10):
+        return ""
+    return f" ({len(rounds)} evaluations, after rounds {', '.join(map(str, rounds))})"
+
+
 def _has_own_result(part: Part, shared: Collection[str]) -> bool:
-    """Whether a row has a paired difference, or any value where no row has a baseline.
+    """True if a row has a paired difference, or any value where no row has a baseline.
 
     shared: digests of runs that do not count, since many experiments have them
     """
@@ -85,7 +96,35 @@ def _has_own_result(part: Part, shared: Collection[str]) -> bool:
     )
 
 
-def _summary(parts: Sequence[Part]) -> list[Block]:
+def _corrected(parts: Sequence[Part]) -> list[Block]:
+    """Our positive statements after Holm's correction; nothing where none has three seeds."""
+    found = statements.corrected(cell_values(parts))
+    if not found:
+        return []
+    rows = [
+        {
+            "statement": each.statement.text,
+            "difference [95 %] (seeds)": str(Interval.of(each.differences)),
+            "more than": f"{each.statement.least:g}",
+            "Holm's p": f"{each.p:.4f}" if each.p < 0.1 else f"{each.p:.2f}",
+            "survives": "yes" if each.survives else "no",
+        }
+        for each in found
+    ]
+    survivors = sum(each.survives for each in found)
+    return [
+        Heading(2, "Our positive statements, corrected for their number"),
+        Paragraph(
+            f"Elsewhere each of these {len(found)} statements is judged by its own 95 % interval. "
+            "Among so many, some pass by chance. After Holm's correction of their p values "
+            f"(two-sided, Student's distribution), {survivors} survive at 5 % for all of them "
+            "together. Read the others as not decided."
+        ),
+        Table.of(rows, list(rows[0])),
+    ]
+
+
+def _summary(parts: Sequence[Part], subject: Subject) -> list[Block]:
     blocks: list[Block] = [Heading(2, "Claims"), Paragraph(claims.RULE)]
     for who, hidden in (("The paper's claims", ""), ("Claims of ours", "said in")):
         chosen = [
@@ -96,22 +135,22 @@ def _summary(parts: Sequence[Part]) -> list[Block]:
         ]
         if chosen:
             told = _counted([verdict for _, verdict in chosen])
-            rows = [{"experiment": name, **_row(v)} for name, v in chosen]
+            rows = [{"experiment": name, **_row(v, subject)} for name, v in chosen]
             titles = ("experiment", "claim", "said in", "where", "verdict", "seeds")
             shown = [title for title in titles if title != hidden]
             blocks += [Paragraph(f"{who}: {told}"), Table.of(rows, shown)]
     return blocks
 
 
-def _row(verdict: Verdict) -> dict[str, str]:
-    """What tables can tell of a verdict."""
+def _row(verdict: Verdict, subject: Subject) -> dict[str, str]:
+    """Columns of a table of verdicts."""
     return {
         "claim": verdict.claim.text,
         "said in": verdict.claim.said,
-        "where": verdict.column,
+        "where": subject.preset.shown(verdict.column),
         "verdict": verdict.text,
         "seeds": str(verdict.seeds),
-        "decisive difference": str(verdict.decisive),
+        "decisive difference": subject.preset.shown(str(verdict.decisive)),
         "margin": verdict.claim.margin or "none",
     }
 
@@ -130,16 +169,16 @@ def _counted(found: Sequence[Verdict]) -> str:
 
 def _section(part: Part, subject: Subject, out: Path) -> list[Block]:
     experiment = part.experiment
-    blocks: list[Block] = [Heading(2, f"{experiment.title} ({experiment.reference})")]
+    blocks: list[Block] = [Heading(2, part.heading)]
     remark = experiment.remark(part.results, subject.archive)
     note = " ".join(filter(None, (experiment.note, remark)))
     blocks += [Paragraph(note)] if note else []
     if not part.measured_columns:
         blocks.append(Paragraph("No cell is finished."))
-    blocks += [_table(part, column) for column in part.measured_columns]
+    blocks += [_table(part, column, subject) for column in part.measured_columns]
     for draw in experiment.draws:
-        blocks += [Picture(path, experiment.title) for path in draw(part, subject.archive, out)]
-    known = [_row(v) for v in part.verdicts if v.word != claims.MISSING]
+        blocks += [Picture(*drawn) for drawn in draw(part, subject.archive, out)]
+    known = [_row(v, subject) for v in part.verdicts if v.word != claims.MISSING]
     if known:
         blocks.append(Table.of(known, [title for title in known[0] if title != "said in"]))
     missing = _missing(part)
@@ -148,7 +187,7 @@ def _section(part: Part, subject: Subject, out: Path) -> list[Block]:
     return blocks
 
 
-def _table(part: Part, column: str) -> Table:
+def _table(part: Part, column: str, subject: Subject) -> Table:
     """A column seed by seed, with paired differences to the baseline of each row.
 
     A row that neither was run nor has a number in the paper is named below the table alone.
@@ -161,22 +200,21 @@ def _table(part: Part, column: str) -> Table:
         and (found.values or ((row, column) in numbers and found.missing != (LEFT_OUT,)))
     }
     seeds = sorted({seed for values in held.values() for seed in values})
-    compared = any((row, column) in numbers for row in held)
-    paired = any(map(baseline, held))
+    first = subject.preset.shown(column)
     lines = []
     for row, values in held.items():
         number, theirs = (numbers.get((each or "", column)) for each in (row, baseline(row)))
-        line = {column: row}
-        if compared:
-            line["paper"] = str(number or "-")
-        line |= {f"seed {s}": f"{values[s]:.2f}" if s in values else "" for s in seeds}
-        if compared and paired:
-            line["gain, paper"] = f"{number.mean - theirs.mean:+.2f}" if number and theirs else ""
-        if paired:
-            own = part.apart(row, column)
-            line["gain [95 %] (seeds)"] = str(Interval.of(own)) if own else ""
-        lines.append(line)
-    return Table.of(lines, list(lines[0]))
+        own = part.apart(row, column)
+        lines.append(
+            {
+                first: subject.preset.shown(row),
+                "paper": str(number or ""),
+                **{f"seed {s}": f"{values[s]:.2f}" if s in values else "" for s in seeds},
+                "gain, paper": f"{number.mean - theirs.mean:+.2f}" if number and theirs else "",
+                "gain [95 %] (seeds)": str(Interval.of(own)) if own else "",
+            }
+        )
+    return Table.of(lines, [title for title in lines[0] if any(line[title] for line in lines)])
 
 
 def _missing(part: Part) -> list[str]:
@@ -210,7 +248,13 @@ def _origins(parts: Sequence[Part], subject: Subject) -> list[Block]:
     if UNKNOWN in commits:
         text += " Where a commit is unknown, its run did not record it."
     notes = [text] if sources else []
-    notes += _strangers(runs, subject)
+    without = sum(not run.evaluations for run in runs.values())
+    if without:
+        notes.append(
+            f"{without} of the {len(runs)} runs came without their evaluations by round: their "
+            "accuracies are known, but no curve and no rounds to a target."
+        )
+    notes += _unused_runs(runs, subject)
     return [
         Heading(2, "Where the results come from"),
         *([Paragraph(" ".join(notes))] if notes else []),
@@ -218,7 +262,7 @@ def _origins(parts: Sequence[Part], subject: Subject) -> list[Block]:
     ]
 
 
-def _strangers(known: Iterable[str], subject: Subject) -> list[str]:
+def _unused_runs(known: Iterable[str], subject: Subject) -> list[str]:
     """Runs that are at hand and belong to none of the report's cells."""
     folder = subject.archive.folder
     held = {p.parent.name for p in folder.glob("*/config.toml")} if folder.is_dir() else set()

@@ -11,6 +11,7 @@ from specgrad_study.paper.archive import FORMAT, Archive, Source
 from specgrad_study.paper.claims import Interval, Verdict
 from specgrad_study.paper.experiment import Cell, Part, Subject, finished_runs
 from specgrad_study.paper.numbers import paper_numbers
+from specgrad_study.paper.statements import corrected
 
 # digits behind the point: more than runs can be told apart by
 DIGITS = 6
@@ -47,6 +48,27 @@ def as_data(parts: Sequence[Part], subject: Subject) -> dict[str, Any]:
         "sources": [vars(source) for source in sources],
         "runs": runs,
         "experiments": experiments,
+        "statements": [
+            {
+                "statement": each.statement.text,
+                "terms": each.statement.terms,
+                "least": each.statement.least,
+                "by_seed": _rounded(each.differences),
+                "interval": _interval(each.differences),
+                "holm_p": round(each.p, DIGITS),
+                "survives": each.survives,
+            }
+            for each in corrected(cell_values(parts))
+        ],
+    }
+
+
+def cell_values(parts: Sequence[Part]) -> dict[tuple[str, str, str], Mapping[int, float]]:
+    """Values by seed of every cell, by experiment, row and column."""
+    return {
+        (part.experiment.name, *place): found.values
+        for part in parts
+        for place, found in part.results.items()
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,23 @@ def test_local_models(finished, tmp_path, make_engine):
         for i, row in enumerate(rows):
             assert row[i] == pytest.approx(1)
             assert row == pytest.approx([other[i] for other in rows])
+
+
+def test_features_are_of_all_classes_though_the_file_is_sorted(finished):
+    """The first images of a file sorted by class are of one class or two."""
+    settings, dataset, partition = prepare.prepare(finished.config())
+    by_class = dataset.test_y.argsort()
+    dataset = replace(dataset, test_x=dataset.test_x[by_class], test_y=dataset.test_y[by_class])
+    seen = []
+    for seed in (0, 0, 1):
+        request = replay.Request(images=100)
+        collector = Collector(settings.replace(seed=seed), dataset, partition, request)
+        found = similarity.features(collector.flat.model, collector.samples)
+        assert {len(rows) for rows in found.values()} == {100}
+        seen.append(collector.samples.test_y)
+        assert seen[-1].bincount(minlength=10).min() >= 3
+    assert seen[0].equal(seen[1])
+    assert not seen[0].equal(seen[2])
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from specgrad_study.paper import claims
+from specgrad_study.paper import claims, statements
 from specgrad_study.paper.claims import (
     CONTRADICTS,
     MISSING,
@@ -163,3 +166,45 @@ def test_a_claim_about_one_data_set_is_not_judged_on_another():
     for text, columns in about.items():
         named = "CIFAR-100" if "CIFAR-100" in text else "CIFAR-10"
         assert columns == (named,)
+
+
+def stored_values(stored: dict) -> statements.Values:
+    return {
+        (name, each["row"], each["column"]): {int(s): v for s, v in each["values"].items()}
+        for name, held in stored["experiments"].items()
+        for each in held["values"]
+    }
+
+
+def test_statements_of_the_stored_report_follow_from_its_values():
+    path = Path(__file__).parents[3] / "docs" / "results" / "paper" / "results.json"
+    stored = json.loads(path.read_text("utf-8"))
+    again = statements.corrected(stored_values(stored))
+    assert len(again) == len(statements.STATEMENTS), "a statement without three seeds"
+    told = [(e["statement"], e["survives"], e["holm_p"]) for e in stored["statements"]]
+    assert [(e.statement.text, e.survives) for e in again] == [each[:2] for each in told]
+    assert [e.p for e in again] == pytest.approx([each[2] for each in told], abs=2e-6)
+    report = path.with_name("report.md").read_text("utf-8")
+    survivors = sum(each[1] for each in told)
+    assert f"{survivors} survive at 5 % for all of them together" in report
+    page = path.parents[2].joinpath("mechanism.md").read_text("utf-8")
+    assert f"Of our {len(told)} positive statements {survivors} survive" in page
+
+
+def test_holm_by_its_definition():
+    """The k-th smallest of n survives where all smaller ones do and it is below 0.05 / (n - k)."""
+    rng = random.Random(0)
+    for _ in range(50):
+        found = [rng.random() ** 4 for _ in range(rng.randint(1, 12))]
+        survivors = set()
+        for rank, index in enumerate(sorted(range(len(found)), key=found.__getitem__)):
+            if found[index] > 0.05 / (len(found) - rank):
+                break
+            survivors.add(index)
+        adjusted = statements.holm(found)
+        assert {i for i, p in enumerate(adjusted) if p <= 0.05} == survivors
+
+
+def test_a_difference_the_wrong_way_does_not_survive():
+    found = statements.Corrected(statements.Statement("x", ()), {0: -1.0, 1: -1.1}, 0.001)
+    assert not found.survives

@@ -47,12 +47,7 @@ def test_all_of_the_power_is_there():
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_sharpness_is_measured_along_one_run_of_all_that_are_diagnosed(preset):
-    diagnosed = [
-        cell
-        for experiment in (drift.SPECTRAL_BIAS, drift.CKA)
-        for cell in experiment.cells(PRESETS[preset]())
-        if cell.config
-    ]
+    diagnosed = [cell for cell in drift.SPECTRAL_BIAS.cells(PRESETS[preset]()) if cell.config]
     sharp = {run_name(c.config) for c in diagnosed if drift._request(c.config).sharpness}
     cells = mechanism.EXPERIMENT.cells(PRESETS[preset]())
     assert sharp == {run_name(mechanism._diagnosed(cells).config)}
