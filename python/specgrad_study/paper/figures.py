@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def gains(part: Part, archive: Archive, out: Path) -> Drawn:
     panels = figure.subplots(
         len(pairs), 1, sharex=True, squeeze=False, height_ratios=[count + 0.4 for count in counts]
     )[:, 0]
-    legend: dict[str, object] = {}
+    legend: dict[str, Any] = {}
     for axes, (column, rows) in zip(panels, pairs.items(), strict=True):
         for y, row in enumerate(reversed(rows)):
             legend |= _gain(axes, y, part, row, column)
@@ -59,7 +59,11 @@ def gains(part: Part, archive: Archive, out: Path) -> Drawn:
     panels[-1].set_xlabel(f"{part.experiment.unit}, more than {against}")
     figure.suptitle(part.heading)
     figure.legend(
-        legend.values(), legend, loc="outside lower center", ncols=len(legend), fontsize="small"
+        list(legend.values()),
+        list(legend),
+        loc="outside lower center",
+        ncols=len(legend),
+        fontsize="small",
     )
     told = "; ".join(f"{mark}: {what}" for what, mark in MARKS.items() if what in legend)
     caption = f"{part.heading}: {part.experiment.unit}, more than {against}. {told}."
@@ -70,10 +74,11 @@ SEED, INTERVAL, THEIRS = "one seed", f"95 % interval, {LEAST_SEEDS} seeds or mor
 MARKS = {SEED: "Dots", INTERVAL: "bars", THEIRS: "diamonds"}
 
 
-def _gain(axes: Axes, y: int, part: Part, row: str, column: str) -> dict[str, object]:
+def _gain(axes: Axes, y: int, part: Part, row: str, column: str) -> dict[str, Any]:
     """Draw one row of differences; the marks that were drawn, by their meaning."""
     numbers, base = paper_numbers(part.experiment.name), part.experiment.baseline(row) or ""
-    apart, drawn = part.apart(row, column), {}
+    apart = part.apart(row, column)
+    drawn: dict[str, Any] = {}
     (drawn[SEED],) = axes.plot(
         list(apart.values()), [y] * len(apart), "o", ms=5, color=OURS, alpha=0.5
     )
