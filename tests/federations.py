@@ -57,6 +57,13 @@ def result_of(run: RunDirectory) -> tuple[dict[str, Any], dict[str, bytes]]:
     return kept, {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
+def files_of(run: RunDirectory) -> dict[str, bytes]:
+    """Every file of a run that must come out equal."""
+    names = ["config.toml", "partition.npz", "last.safetensors", "best.safetensors"]
+    files = [run.path / name for name in names] + sorted(run.clients_path.glob("*"))
+    return {path.name: path.read_bytes() for path in files}
+
+
 def rounds_of(run: RunDirectory) -> list[dict[str, Any]]:
     """The records of a run without what a clock, the operating system or a network measured."""
     measured = ("wire_bytes", "repeats")

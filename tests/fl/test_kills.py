@@ -12,22 +12,16 @@ import time
 
 import pytest
 import torch
+from federations import files_of, rounds_of
 from representatives import only
 from specgrad_fl import training
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
-from specgrad_fl.records import essence
 from specgrad_fl.runs import RunDirectory
 
 MOMENTS = int(os.environ.get("SPECGRAD_KILLS", "2"))
 EVERY = [(method, workers) for method in METHODS for workers in (1, 2)]
 FEW = only([("feddyn", 2)], [("fedavg", 2), ("scaffold", 1), ("feddyn", 2)])
-
-
-def contents(run: RunDirectory) -> dict[str, bytes]:
-    names = ["config.toml", "partition.npz", "last.safetensors", "best.safetensors"]
-    files = [run.path / name for name in names] + sorted(run.clients_path.glob("*"))
-    return {path.name: path.read_bytes() for path in files}
 
 
 def finish(config, path):
@@ -83,5 +77,5 @@ def test_killed_at_random_moments(tmp_path, small, method, workers):
                 break
             kills += 1
         run = finish(config, path)
-        assert contents(run) == contents(reference)
-        assert list(map(essence, run.records())) == list(map(essence, reference.records()))
+        assert files_of(run) == files_of(reference)
+        assert rounds_of(run) == rounds_of(reference)

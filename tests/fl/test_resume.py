@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import rounds_of
+from federations import files_of, rounds_of
 from representatives import only
 from specgrad_fl import executor, storage, training
 from specgrad_fl.config import Config
@@ -29,18 +29,9 @@ from specgrad_fl.runs import RunDirectory
 TRIALS = 2 if "SPECGRAD_KILLS" not in os.environ else 10
 
 
-def stored(run: RunDirectory) -> dict[str, bytes]:
-    """Every file that must come out equal."""
-    names = ["config.toml", "partition.npz", "last.safetensors", "best.safetensors"]
-    files = {name: (run.path / name).read_bytes() for name in names}
-    for path in sorted(run.clients_path.glob("*")):
-        files[path.name] = path.read_bytes()
-    return files
-
-
 def assert_same(run: RunDirectory, reference: RunDirectory) -> None:
     assert rounds_of(run) == rounds_of(reference)
-    ours, theirs = stored(run), stored(reference)
+    ours, theirs = files_of(run), files_of(reference)
     assert list(ours) == list(theirs)
     for name in theirs:
         assert ours[name] == theirs[name], name

@@ -12,12 +12,11 @@ import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.serverapp import Grid
-from specgrad_fl import plots, prepare, progress, training
+from specgrad_fl import prepare, progress, training
 from specgrad_fl.flower import client_app
 from specgrad_fl.flower.executor import FlowerExecutor
 from specgrad_fl.flower.place import write_shards
 from specgrad_fl.flower.server_app import identity
-from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
 
@@ -110,13 +109,6 @@ def _identity(monkeypatch):
 
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    """Drawing them takes longer than the rounds of these tests."""
-    monkeypatch.setattr(plots, "curves", lambda *arguments: None)
-    monkeypatch.setattr(Partition, "heatmap", lambda *arguments: None)
 
 
 @pytest.fixture
