@@ -161,7 +161,7 @@ def copied(trained_once) -> Callable[[Config, Path], RunDirectory]:
 @pytest.fixture
 def small() -> Callable[..., Config]:
     """A configuration that trains in a second."""
-    return lambda **settings: Config(**{**SMALL, **settings})
+    return lambda **settings: Config(**SMALL).replace(**settings)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specgrad_fl.config import ALIASES, EXECUTION_KEYS, FIELDS, Config
+from specgrad_fl.config import ALIASES, EXECUTION_KEYS, FIELDS, OPTIONS, Config
 from specgrad_fl.errors import EXTRAS, ConfigError, RunError, not_installed, suggest, version
 from specgrad_fl.flags import (
     Commands,
@@ -258,7 +258,7 @@ def _check_unknown(unknown: list[str], parser: Parser) -> None:
 
 def _meant(flag: str, value: str, parser: Parser) -> str:
     name = flag.lstrip("-").replace("-", "_")
-    if name in FIELDS:
+    if name in FIELDS or name in OPTIONS:
         return f"{parser.prog} does not take this setting (see its --help)"
     if name in ALIASES:
         return f"did you mean '--{ALIASES[name]}'?"

@@ -1,36 +1,35 @@
-"""One typed configuration: defaults < TOML file < command line.
+"""Typed configuration of a run: defaults < TOML file < command line.
 
 Every setting is a field of :class:`Config` with its help text; the command line, the file reader
-and the documentation are derived from that. ``options`` holds the settings of the federated
-method (``mu``, or ``fedprox.mu`` to name the method), ``model_options`` and ``data_options``
-those of model and data set.
+and the documentation are derived from that. What few runs change is an option in a table:
+``options`` are those of the federated method (``mu``, or ``fedprox.mu`` to name the method),
+``model_options`` and ``data_options`` those of model and data set, and tables such as
+``partition_options`` have the options that ``OPTIONS`` lists. An option is read like a setting:
+``config.partition_mode``.
 """
 
 # ruff: noqa: RUF009 (`setting` makes fields, a new dictionary for every instance)
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import re
-import sys
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from specgrad_fl import toml
 from specgrad_fl.errors import ConfigError, suggest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Options = dict[str, Any]
 
 
-def setting(
+def limits(
     default: Any,
     help: str,
     *,
@@ -39,16 +38,29 @@ def setting(
     high: float | None = None,
     above: float | None = None,
     share: bool = False,
-) -> Any:
-    """A field with what the command line must know of it.
+    name: str = "",
+) -> dict[str, Any]:
+    """Facts about a setting or option, for checks and for the command line.
 
     low, high: the least and the most; above: less than any value
     share: a part of a whole, which people also write in percent
+    name: attribute under which an option is read, by default its key
     """
-    metadata = dict(locals())
+    return dict(locals())
+
+
+def setting(default: Any, help: str, **about: Any) -> Any:
+    """A field with the facts about it, as :func:`limits` takes them."""
+    metadata = limits(default, help, **about)
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def table(help: str, *, free: bool = False, **known: dict[str, Any]) -> Any:
+    """A table with known options; ``free`` tables take other keys too."""
+    metadata = {**limits({}, help), "known": known, "free": free}
+    return field(default_factory=dict, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -74,14 +86,22 @@ class Config:
     )
     clients: int = setting(20, "clients in the federation", low=0)
     alpha: float = setting(0.1, "Dirichlet concentration; smaller is more skewed", low=0)
-    partition_mode: str = setting(
-        "once",
-        "exhausted classes: `once` holds each sample at most once, `refill` as in the paper's "
-        "line of work",
-        choices=("once", "refill"),
+    partition_options: Options = table(
+        "options of the partition, as key=value",
+        mode=limits(
+            "once",
+            "exhausted classes: `once` holds each sample at most once, `refill` as in the paper's "
+            "line of work",
+            choices=("once", "refill"),
+            name="partition_mode",
+        ),
+        shards=limits(
+            2, "shards a client holds (partition shards)", low=1, name="shards_per_client"
+        ),
+        samples=limits(
+            500, "samples a client holds (feature_shift)", low=1, name="samples_per_client"
+        ),
     )
-    shards_per_client: int = setting(2, "shards a client holds (partition shards)", low=1)
-    samples_per_client: int = setting(500, "samples a client holds (feature_shift)", low=1)
     validation: float = setting(
         0.0,
         "share of every client's samples that is held out of training: the best round is chosen "
@@ -111,33 +131,41 @@ class Config:
         "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; a layer that it "
         "does not name takes `ratio`, and 0 leaves a layer alone",
     )
-    filter_options: Options = setting(
-        {}, "options of the filter, as key=value, such as window=25 or lap.window=25"
+    filter_options: Options = table(
+        "options of the filter, as key=value, such as window=25 or lap.window=25",
+        free=True,
+        order=limits(
+            "", "flattening order of a filtered tensor, such as 0231", name="filter_order"
+        ),
+        backend=limits(
+            "auto",
+            "kernel backend, or `loop`: torch.fft layer by layer, for comparison",
+            name="filter_backend",
+        ),
     )
     filter_select: str = setting("auto", "filtered layers: auto, a preset or a regular expression")
-    filter_order: str = setting("", "flattening order of a filtered tensor, such as 0231")
-    filter_backend: str = setting(
-        "auto", "kernel backend, or `loop`: torch.fft layer by layer, for comparison"
-    )
 
     rounds: int = setting(30, "communication rounds", low=1)
     active: int = setting(10, "clients that take part in a round", low=1)
-    sampling: str = setting(
-        "uniform",
-        "draw of the active clients: exactly `active` without replacement, or a coin for each",
-        choices=("uniform", "bernoulli"),
-    )
-    dropout: float = setting(
-        0.0,
-        "probability that an active client's work is lost in a round",
-        low=0,
-        high=0.99,
-        share=True,
+    participation_options: Options = table(
+        "who takes part in a round, and how much",
+        sampling=limits(
+            "uniform",
+            "draw of the active clients: exactly `active` without replacement, or a coin for each",
+            choices=("uniform", "bernoulli"),
+        ),
+        dropout=limits(
+            0.0,
+            "probability that an active client's work is lost in a round",
+            low=0,
+            high=0.99,
+            share=True,
+        ),
+        epochs_range=limits(
+            "", "least and most local epochs, such as 1-5: every client draws anew in each round"
+        ),
     )
     epochs: int = setting(1, "local epochs", low=1)
-    epochs_range: str = setting(
-        "", "least and most local epochs, such as 1-5: every client draws anew in each round"
-    )
     batch_size: int = setting(50, "local batch size", low=1)
     lr: float = setting(0.1, "local learning rate of the first round", above=0)
     lr_decay: float = setting(0.998, "factor on the learning rate after every round", above=0)
@@ -147,24 +175,27 @@ class Config:
         "rounds, or half a cosine down to 0",
         choices=("decay", "steps", "cosine"),
     )
-    lr_step: int = setting(30, "rounds between two steps of the learning rate", low=1)
     optimizer: str = setting("sgd", "local optimizer", choices=("sgd", "adam"))
     momentum: float = setting(
         0.0, "momentum of a client's steps, from zero in every round", low=0, high=0.999
     )
-    momentum_place: str = setting(
-        "after",
-        "momentum of the whole step, after the filter; or of the data gradient, before the filter",
-        choices=("after", "before"),
+    optimizer_options: Options = table(
+        "options of the local steps, as key=value",
+        nesterov=limits(False, "Nesterov's form of the momentum"),
+        momentum_place=limits(
+            "after",
+            "momentum of the whole step, after the filter, or of the data gradient, before it",
+            choices=("after", "before"),
+        ),
+        lr_step=limits(30, "rounds between two steps of the learning rate", low=1),
+        clip_scope=limits(
+            "data",
+            "what is clipped: the data gradient, or with the method's linear correction (parity)",
+            choices=("data", "corrected"),
+        ),
     )
-    nesterov: bool = setting(False, "Nesterov's form of the momentum")
     weight_decay: float = setting(1e-3, "weight decay, on every parameter", low=0)
     clip: float = setting(10.0, "bound on the gradient's global norm; 0 for none", low=0)
-    clip_scope: str = setting(
-        "data",
-        "what is clipped: the data gradient, or with the method's linear correction (parity)",
-        choices=("data", "corrected"),
-    )
     server_lr: float = setting(1.0, "server learning rate", low=0)
     seed: int = setting(0, "seed of everything random", low=0)
 
@@ -176,13 +207,17 @@ class Config:
     eval_tail: int = setting(
         -1, "evaluate after each of the last so many rounds; -1 chooses: 10 in long runs", low=-1
     )
-    eval_target: str = setting(
-        "server",
-        "what is evaluated: the server's model, or the mean of the active clients' models with the "
-        "weights that the method gives them",
-        choices=("server", "active_mean"),
+    eval_options: Options = table(
+        "options of the evaluation, as key=value",
+        target=limits(
+            "server",
+            "evaluated model: the server's, or the mean of the active clients' models with the "
+            "method's weights",
+            choices=("server", "active_mean"),
+            name="eval_target",
+        ),
+        batch=limits(100, "batch size of the evaluation", low=1, name="eval_batch"),
     )
-    eval_batch: int = setting(100, "batch size of the evaluation", low=1)
     target: float = setting(
         0.0, "accuracy for rounds-to-target; 0 for none", low=0, high=1, share=True
     )
@@ -191,10 +226,13 @@ class Config:
     workers: int = setting(
         0, "client processes on the CPU; 1 trains in this process, 0 takes one for each core", low=0
     )
-    threads: int = setting(1, "torch threads of each worker", low=1, high=1024)
-    channels_last: bool = setting(True, "memory order of images and activations")
+    machine_options: Options = table(
+        "options of this machine, as key=value",
+        threads=limits(1, "torch threads of each worker", low=1, high=1024),
+        channels_last=limits(True, "memory order of images and activations"),
+        compile=limits(False, "torch.compile the model"),
+    )
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
-    compile: bool = setting(False, "torch.compile the model")
     state_ram_mib: int = setting(
         1024, "memory for per-client state; what exceeds it is kept on disk", low=0
     )
@@ -206,32 +244,44 @@ class Config:
         choices=("local", "flower"),
     )
     nodes: int = setting(3, "SuperNodes that `engine flower` starts on this machine", low=1)
-    insecure: bool = setting(
-        False, "let other users of this machine reach the SuperLink that `engine flower` starts"
-    )
-    min_clients: int = setting(1, "a round on Flower with fewer answers is repeated", low=1)
-    client_timeout: float = setting(
-        600.0,
-        "seconds a round on Flower waits before it leaves out the clients that did not answer",
-        low=0.1,
-    )
-    join_timeout: float = setting(
-        300.0, "seconds to wait for the nodes of all clients at the start", low=0.1
+    engine_options: Options = table(
+        "options of Flower, as key=value",
+        insecure=limits(
+            False, "let other users of this machine reach the SuperLink that `engine flower` starts"
+        ),
+        min_clients=limits(1, "a round on Flower with fewer answers is repeated", low=1),
+        client_timeout=limits(
+            600.0,
+            "seconds a round on Flower waits before it leaves out the clients that did not answer",
+            low=0.1,
+        ),
+        join_timeout=limits(
+            300.0, "seconds to wait for the nodes of all clients at the start", low=0.1
+        ),
     )
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             kind = type(item.metadata["default"])
             value = checked(item.name, kind, getattr(self, item.name), item.metadata)
+            if "known" in item.metadata:
+                value = _checked_options(item.name, value, item.metadata)
             object.__setattr__(self, item.name, value)
         object.__setattr__(self, "filter_ratios", _checked_ratios(self.filter_ratios))
         _check_filter(self.filter)
         _epochs(self.epochs_range)
 
+    def __getattr__(self, name: str) -> Any:
+        """The value of an option, or its default."""
+        if name not in OPTIONS:
+            raise AttributeError(f"Config has no setting or option {name!r}")
+        place = OPTIONS[name]
+        return vars(self).get(place.table, {}).get(place.key, place.limits["default"])
+
     def replace(self, **changes: Any) -> Config:
-        """A changed copy, checked like a new one."""
-        check_names(changes)
-        return dataclasses.replace(self, **changes)
+        """A changed copy, checked like a new one; an option is changed by its own name too."""
+        check_names({name: value for name, value in changes.items() if name not in OPTIONS})
+        return dataclasses.replace(self, **in_tables(changes, vars(self)))
 
     def as_dict(self) -> dict[str, Any]:
         """All settings, in the order of the class."""
@@ -260,21 +310,32 @@ class Config:
         return {name: getattr(self, name) for name in ("method", "model", "dataset")}
 
     def without_effect(self, given: Iterable[str]) -> dict[str, str]:
-        """Which of the given settings change nothing here, and what they would need."""
+        """The given settings and options that change nothing here, and what they would need."""
         idle: dict[str, str] = {}
         for needs, names in NEEDS.items():
             other, unequal, value = needs.partition("!=" if "!=" in needs else "=")
             if (str(getattr(self, other)) == value) == (unequal == "!="):
                 idle |= dict.fromkeys(names, needs)
-        return {name: idle[name] for name in given if name in idle}
+        asked = set(given)
+        open_tables = asked - set(idle)
+        for name, (table, key, _) in OPTIONS.items():
+            if table in open_tables and key in vars(self)[table]:
+                asked.add(name)
+        return {name: needs for name, needs in idle.items() if name in asked}
 
     @property
     def digest(self) -> str:
         """Fingerprint of the settings that decide the result.
 
-        Only what differs from its default counts, so that a new setting leaves old runs valid.
+        Only what differs from its default counts, and an option under its own name, so that new
+        settings and tables leave old runs valid.
         """
         decisive = {k: v for k, v in self.changed().items() if k not in EXECUTION_KEYS}
+        for name, option in OPTIONS.items():
+            if option.key in decisive.get(option.table, {}):
+                rest = dict(decisive.pop(option.table))
+                decisive[name] = rest.pop(option.key)
+                decisive |= {option.table: rest} if rest else {}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -290,21 +351,52 @@ SUBJECTS = {
 }
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
 TABLES = tuple(name for name, item in FIELDS.items() if item.metadata["default"] == {})
-_FLOWER = ("nodes", "insecure", "min_clients", "client_timeout", "join_timeout")
+
+
+class Option(NamedTuple):
+    """An option of a table, and its :func:`limits`."""
+
+    table: str
+    key: str
+    limits: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """As the command line has it.
+
+        >>> str(OPTIONS["partition_mode"])
+        '--partition-option mode'
+        """
+        return f"--{self.table.removesuffix('s').replace('_', '-')} {self.key}"
+
+
+# options by the name under which they are read; most were settings of their own once
+OPTIONS = {
+    about["name"] or key: Option(table, key, about)
+    for table, item in FIELDS.items()
+    for key, about in item.metadata.get("known", {}).items()
+}
 # settings without effect on results
 EXECUTION_KEYS = frozenset(
-    ("data_root", "workers", "state_ram_mib", "checkpoint_every", "engine", *_FLOWER)
+    (
+        "data_root",
+        "workers",
+        "state_ram_mib",
+        "checkpoint_every",
+        "engine",
+        "nodes",
+        "engine_options",
+    )
 )
-# what settings have no effect without
+# conditions, and the settings and options without effect where they do not hold
 NEEDS = {
     "partition=dirichlet": ("alpha", "partition_mode"),
     "partition=shards": ("shards_per_client",),
     "partition=feature_shift": ("samples_per_client",),
-    "filter!=none": ("ratio", *(name for name in FIELDS if name.startswith("filter_"))),
+    "filter!=none": ("ratio", *(n for n in (*FIELDS, *OPTIONS) if n.startswith("filter_"))),
     "lr_schedule=steps": ("lr_step",),
     "optimizer=sgd": ("momentum",),
     "momentum!=0.0": ("momentum_place", "nesterov"),
-    "engine=flower": _FLOWER,
+    "engine=flower": ("nodes", "engine_options"),
 }
 _KIND_NAMES = {
     str: "text",
@@ -341,6 +433,52 @@ def checked(name: str, kind: type, value: Any, limits: Mapping[str, Any]) -> Any
         percent = f" ({float(shown) / 100:g} means {shown} %)" if limits.get("share") else ""
         raise ConfigError(f"{name} is {value}; the most is {high:g}{percent}")
     return value
+
+
+def _checked_options(table: str, given: Options, metadata: Mapping[str, Any]) -> Options:
+    """The options that differ from their defaults, each checked."""
+    known, found = metadata["known"], {}
+    for key, value in given.items():
+        if key in known:
+            default = known[key]["default"]
+            value = checked(str(Option(table, key, {})), type(default), value, known[key])
+            if value != default:
+                found[key] = value
+        elif metadata["free"]:
+            found[key] = value
+        else:
+            raise ConfigError(f"{table} has no option {key!r}; {suggest(key, known)}")
+    return found
+
+
+def in_tables(settings: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with each option in its table; ``tables`` holds those of before."""
+    found = {name: value for name, value in settings.items() if name not in OPTIONS}
+    for name in settings.keys() & OPTIONS.keys():
+        table, key, _ = OPTIONS[name]
+        found[table] = {**found.get(table, tables.get(table, {})), key: settings[name]}
+    return found
+
+
+def _accept_options(made: Callable[..., None]) -> Callable[..., None]:
+    """For one release, options of tables as settings of their own."""
+
+    @functools.wraps(made)
+    def init(self: Config, **settings: Any) -> None:
+        for name in settings.keys() & OPTIONS.keys():
+            table, key, _ = OPTIONS[name]
+            warnings.warn(
+                f"the setting {name} is now an option: write {table}={{{key!r}: "
+                f"{settings[name]!r}}}",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        made(self, **in_tables(settings, {}))
+
+    return init
+
+
+Config.__init__ = _accept_options(Config.__init__)  # type: ignore[method-assign]
 
 
 def _epochs(text: str) -> tuple[int, int] | None:
@@ -429,18 +567,9 @@ def check_names(settings: Mapping[str, Any], where: str = "") -> None:
         raise ConfigError(f"{where}unknown setting {name!r}; {nearest(name)}")
 
 
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not a TOML file: {error}") from error
-
-
 def read_ratios(path: str | Path) -> Options:
     """Ratios by layer from a TOML file that holds the table ``filter_ratios``."""
-    table = _parsed(Path(path)).get("filter_ratios")
+    table = toml.read(Path(path)).get("filter_ratios")
     if not isinstance(table, dict) or not table:
         raise ConfigError(
             f"{path} has no table [filter_ratios] with a ratio for each layer; write one with "
@@ -449,20 +578,21 @@ def read_ratios(path: str | Path) -> Options:
     return flat(table)
 
 
-# settings of older runs that decided nothing there
-_GONE = ("superlink", "tls_ca")
+# settings of older versions that are gone: a file may have them at the value that they had
+_GONE = {"superlink": "", "tls_ca": ""}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, with names checked."""
-    settings = _parsed(path)
-    for name in _GONE:
-        if settings.get(name) == "":
-            del settings[name]
-    check_names(settings, f"{path}: ")
+    """The settings of a TOML file, with names checked; of files of older versions too."""
+    settings = toml.read(path)
+    for name, default in _GONE.items():
+        if name in settings and settings.pop(name) != default:
+            raise ConfigError(f"{path}: the setting {name} is gone; remove it")
     for name in TABLES:
         if isinstance(settings.get(name), dict):
             settings[name] = flat(settings[name])
+    settings = in_tables(settings, settings)
+    check_names(settings, f"{path}: ")
     return settings
 
 
@@ -473,28 +603,3 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Options:
         inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
         dotted.update(inner)
     return dotted
-
-
-def to_toml(settings: Mapping[str, Any]) -> str:
-    """Settings as TOML: scalars first, then one table for each group of options.
-
-    >>> print(to_toml({"lr": 0.1, "options": {"fedprox.mu": 0.5}}), end="")
-    lr = 0.1
-    <BLANKLINE>
-    [options]
-    "fedprox.mu" = 0.5
-    """
-    lines = [f"{k} = {_toml(v)}" for k, v in settings.items() if not isinstance(v, dict)]
-    for name, table in settings.items():
-        if isinstance(table, dict) and table:
-            lines += ["", f"[{name}]"]
-            lines += [f"{_toml(key)} = {_toml(value)}" for key, value in table.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, (bool, str)):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)

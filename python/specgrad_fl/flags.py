@@ -5,11 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from specgrad_fl.config import FIELDS, SUBJECTS, Config, read_ratios, read_toml
+from specgrad_fl.config import (
+    FIELDS,
+    OPTIONS,
+    SUBJECTS,
+    Config,
+    in_tables,
+    read_ratios,
+    read_toml,
+)
 from specgrad_fl.errors import ConfigError, suggest
 
 if TYPE_CHECKING:
@@ -25,8 +33,10 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def flags(self) -> list[str]:
-        """Every ``--flag``."""
-        return [flag for flag in self._option_string_actions if flag.startswith("--")]
+        """Every ``--flag`` that the help explains."""
+        actions = self._option_string_actions.items()
+        return [flag for flag, action in actions
+                if flag.startswith("--") and action.help != argparse.SUPPRESS]  # fmt: skip
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see {self.prog} --help)")
@@ -92,6 +102,7 @@ def add_settings(
         if name.endswith("options"):
             flag = flag.removesuffix("s")
             how |= {"action": "append", "metavar": "KEY=VALUE"}
+            how["help"] += "".join(map(_explained, item.metadata.get("known", {}).items()))
         elif name == "filter_ratios":
             how |= {"type": read_ratios, "metavar": "FILE"}
         elif isinstance(default, bool):
@@ -101,6 +112,19 @@ def add_settings(
             meta = "{" + ",".join(choices) + "}" if choices else kind.__name__.upper()
             how |= {"type": kind, "metavar": meta}
         group.add_argument(flag, **how)
+        for old, option in OPTIONS.items():
+            if option.table == name:
+                kind = type(option.limits["default"])
+                how = {"action": argparse.BooleanOptionalAction} if kind is bool else {"type": kind}
+                hidden = {"dest": old, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+                group.add_argument("--" + old.replace("_", "-"), **how, **hidden)
+
+
+def _explained(option: tuple[str, Mapping[str, Any]]) -> str:
+    """An option in the help of its table."""
+    key, about = option
+    value = "|".join(about["choices"]) or about["default"]
+    return f"; {key}={value}: {about['help']}".replace("%", "%%")
 
 
 def parse_option(text: str) -> tuple[str, Any]:
@@ -130,13 +154,24 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
                 if not isinstance(in_file, dict):
                     raise ConfigError(f"{name} is {in_file!r} in {path}; write a table [{name}]")
                 value = {**in_file, **dict(map(parse_option, value))}
+                texts = dict(word.partition("=")[::2] for word in getattr(arguments, name))
+                for key, about in FIELDS[name].metadata.get("known", {}).items():
+                    if key in texts and isinstance(about["default"], str):
+                        value[key] = texts[key]  # such as the order 1023
             settings[name] = value
+    for name, option in OPTIONS.items():
+        if name in arguments:
+            value = getattr(arguments, name)
+            flag = f"--{name.replace('_', '-')}"
+            print(f"specgrad-fl: {flag} is now {option}={value}", file=sys.stderr)
+            settings = in_tables({**settings, name: value}, settings)
     return settings
 
 
 def warn_of_idle(config: Config, settings: Iterable[str]) -> None:
     """Name the settings that were given and change nothing."""
     for name, needs in config.without_effect(settings).items():
+        name = str(OPTIONS.get(name, name))
         print(f"specgrad-fl: {name} has no effect without {needs}", file=sys.stderr)
 
 

@@ -29,8 +29,8 @@ from typing import Any
 from specgrad_data import Dataset
 from torch import Tensor
 
-from specgrad_fl import machine, records, storage
-from specgrad_fl.config import EXECUTION_KEYS, Config, read_toml, to_toml
+from specgrad_fl import machine, records, storage, toml
+from specgrad_fl.config import EXECUTION_KEYS, Config, read_toml
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_fl.partition import Partition
 from specgrad_fl.records import Record, Records
@@ -147,7 +147,7 @@ class RunDirectory:
 
     def reconfigure(self, config: Config) -> None:
         """Write the configuration, and what tells whether its decisive settings were changed."""
-        text = f"{_DIGEST_LINE}{config.digest}\n{to_toml(config.as_dict())}"
+        text = f"{_DIGEST_LINE}{config.digest}\n{toml.written(config.as_dict())}"
         storage.write_text(self.config_path, text)
 
     def config(self) -> Config:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specgrad_fl import flags
-from specgrad_fl.config import FIELDS, Config, nearest
+from specgrad_fl.config import FIELDS, OPTIONS, Config, nearest
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.flags import Commands, add_settings, settings_of
 
@@ -141,7 +141,7 @@ def _add_compare(commands: Commands) -> None:
         add(f"--{one}", dest=f"{one}s", type=kind, default=argparse.SUPPRESS,
             help=argparse.SUPPRESS)
     add("--vary", action="append", default=[], metavar="NAME=V,V",
-        help="values of any other setting, such as ratio=0.01,0.05; repeat it for several")
+        help="values of another setting or option, such as ratio=0.01,0.05; may be repeated")
     add_settings(parser, without=("method", "filter", "seed"))
 
 
@@ -274,7 +274,7 @@ def _varied(text: str) -> tuple[str, list[Any]]:
     """
     name, _, values = text.partition("=")
     name = name.strip().replace("-", "_")
-    if name not in FIELDS:
+    if name not in (*FIELDS, *OPTIONS):
         raise ConfigError(f"--vary names the setting {name!r}; {nearest(name)}")
     if name in ("method", "filter", "seed") or isinstance(getattr(Config(), name), dict):
         raise ConfigError(f"--vary cannot change {name}; it has a flag of its own")
@@ -282,7 +282,7 @@ def _varied(text: str) -> tuple[str, list[Any]]:
     if not found:
         raise ConfigError(f"--vary is {text!r}; write a setting and its values, as ratio=0.01,0.05")
     for value in found:
-        Config(**{name: value})
+        Config().replace(**{name: value})
     return name, found
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from specgrad_fl.config import EXECUTION_KEYS, FIELDS, Config, read_toml, to_toml
+from specgrad_fl import toml
+from specgrad_fl.config import EXECUTION_KEYS, FIELDS, OPTIONS, Config, read_toml
 from specgrad_fl.errors import ConfigError
+from specgrad_fl.flags import Parser, add_settings, settings_of
 from specgrad_fl.methods import METHODS, own_options, resolve_options
 
 
@@ -19,7 +21,7 @@ from specgrad_fl.methods import METHODS, own_options, resolve_options
         ({"filter": "ftt"}, "filter is 'ftt'; did you mean 'fft'"),
         ({"augment": "yes"}, "augment must be true or false"),
         ({"options": 3}, "options must be a table"),
-        ({"sampling": "all"}, "choose one of bernoulli, uniform"),
+        ({"lr_schedule": "all"}, "choose one of cosine, decay, steps"),
     ],
 )
 def test_refusals(settings, message):
@@ -47,7 +49,7 @@ def test_a_run_of_an_older_version_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('superlink = "a:1"', "unknown setting 'superlink'"),
+        ('superlink = "a:1"', "the setting superlink is gone; remove it"),
         ("batchsize = 3", "unknown setting 'batchsize'; did you mean 'batch_size'"),
         ("zzz = 3", "unknown setting 'zzz'; `specgrad-fl train --help`"),
     ],
@@ -76,19 +78,58 @@ texts = st.text(
 def test_written_settings_are_read_back(tmp_path_factory, dataset, lr, seed, augment, options):
     config = Config(dataset=dataset, lr=lr, seed=seed, augment=augment, options=options)
     path = tmp_path_factory.mktemp("config") / "config.toml"
-    path.write_text(to_toml(config.as_dict()), encoding="utf-8")
+    path.write_text(toml.written(config.as_dict()), encoding="utf-8")
     assert Config(**read_toml(path)) == config
 
 
-@pytest.mark.parametrize("name", FIELDS)
+KNOWN = {name for name, item in FIELDS.items() if "known" in item.metadata}
+
+
+@pytest.mark.parametrize("name", [name for name in (*FIELDS, *OPTIONS) if name not in KNOWN])
 def test_digest_depends_on_what_decides_the_result(name):
     default = getattr(Config(), name)
     other = {str: "other", int: 7, float: 0.25, bool: not default, dict: {"a": 0.25}}
     value = other[type(default)]
     checked = {"filter": ("none", "fft"), "epochs_range": ("", "1-2")}
-    choices = checked.get(name, FIELDS[name].metadata["choices"])
+    about = OPTIONS[name].limits if name in OPTIONS else FIELDS[name].metadata
+    choices = checked.get(name, about["choices"])
     changed = Config().replace(**{name: choices[1] if choices else value})
-    assert (changed.digest == Config().digest) == (name in EXECUTION_KEYS)
+    assert getattr(changed, name) != default
+    table = OPTIONS[name].table if name in OPTIONS else name
+    assert (changed.digest == Config().digest) == (table in EXECUTION_KEYS)
+
+
+def test_no_more_than_48_settings():
+    assert len(FIELDS) <= 48
+
+
+def test_options_count_as_the_settings_that_they_were():
+    """Digests of version 0.1: results that are stored under them are found."""
+    changes = {"filter": "fft", "filter_order": "0231", "filter_options": {"window": 25}}
+    assert Config().replace(**changes).digest == "3fc11e0369eb4c93"
+    assert Config(partition_options={"mode": "refill", "shards": 2}).digest == "f5f26bc7b65a9108"
+
+
+def test_old_settings_are_read_and_named(tmp_path, capsys):
+    with pytest.warns(DeprecationWarning, match="partition_options={'mode': 'refill'}"):
+        old = Config(partition_mode="refill", partition_options={"shards": 3})
+    assert old.partition_options == {"mode": "refill", "shards": 3}
+    path = tmp_path / "config.toml"
+    path.write_text(
+        'partition_mode = "refill"\nnesterov = false\n[partition_options]\nshards = 3\n'
+    )
+    assert Config(**read_toml(path)) == old
+    flags = ["--partition-mode=refill", "--partition-option=shards=3", "--no-nesterov"]
+    parser = Parser()
+    add_settings(parser)
+    assert Config(**settings_of(parser.parse_args(flags))) == old
+    said = capsys.readouterr().err
+    assert "--partition-mode is now --partition-option mode=refill\n" in said
+    assert "partition_mode" not in parser.format_help()
+    with pytest.raises(ConfigError, match="partition_options has no option 'mod'; did you mean"):
+        Config(partition_options={"mod": "once"})
+    with pytest.raises(ConfigError, match="--partition-option mode is 'twice'; choose one of"):
+        Config(partition_options={"mode": "twice"})
 
 
 def test_every_setting_explains_itself():

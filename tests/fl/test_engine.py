@@ -46,7 +46,7 @@ def test_every_client_is_drawn_equally_often():
 
 
 def test_bernoulli_draw_is_never_empty_and_has_the_right_mean():
-    config = Config(active=2, clients=20, sampling="bernoulli")
+    config = Config(active=2, clients=20, participation_options={"sampling": "bernoulli"})
     sizes = [len(draw_clients(config, 20, number)) for number in range(1000)]
     assert min(sizes) >= 1
     assert len(set(sizes)) > 3

@@ -45,7 +45,7 @@ def descend_with_torch(kind, decay: float, **settings) -> torch.Tensor:
         ({}, torch.optim.SGD, {}),
         ({"momentum": 0.9}, torch.optim.SGD, {"momentum": 0.9}),
         (
-            {"momentum": 0.8, "nesterov": True},
+            {"momentum": 0.8, "optimizer_options": {"nesterov": True}},
             torch.optim.SGD,
             {"momentum": 0.8, "nesterov": True},
         ),
@@ -59,7 +59,7 @@ def test_as_torch_has_it(ours, kind, theirs, decay):
 
 
 def test_the_place_of_the_momentum_matters_only_for_what_comes_between():
-    before = Config(momentum=0.9, momentum_place="before")
+    before = Config(momentum=0.9, optimizer_options={"momentum_place": "before"})
     after = Config(momentum=0.9)
     assert torch.allclose(descend(before, 0.0), descend(after, 0.0), rtol=1e-6)
     assert not torch.allclose(descend(before, 0.5), descend(after, 0.5), rtol=1e-2)
@@ -99,7 +99,7 @@ def test_schedules():
 
 
 def test_lost_clients():
-    config = Config(active=10, clients=20, dropout=0.3)
+    config = Config(active=10, clients=20, participation_options={"dropout": 0.3})
     whole = [draw_clients(config.replace(dropout=0.0), 20, n) for n in range(300)]
     kept = [draw_clients(config, 20, n) for n in range(300)]
     assert all(len(k) > 0 and set(k) <= set(w) for k, w in zip(kept, whole, strict=True))
@@ -113,11 +113,11 @@ def test_partial_work_is_drawn_anew_and_again_the_same(tmp_path, small):
     two = training.train(config.replace(workers=2), tmp_path / "two")
     assert list(map(essence, one.records())) == list(map(essence, two.records()))
     assert one.last_path.read_bytes() == two.last_path.read_bytes()
-    assert Config(epochs_range="1-3").fewest_and_most_epochs == (1, 3)
+    assert Config(participation_options={"epochs_range": "1-3"}).fewest_and_most_epochs == (1, 3)
     assert Config(epochs=4).fewest_and_most_epochs == (4, 4)
     for wrong in ("3", "0-2", "4-2", "a-b", "1-2-3"):
         with pytest.raises(ConfigError, match="epochs_range"):
-            Config(epochs_range=wrong)
+            Config(participation_options={"epochs_range": wrong})
 
 
 def test_a_finished_run_is_made_longer(tmp_path, small):

@@ -53,5 +53,5 @@ def test_every_setting_in_the_document_exists():
     _, _, after = DOCUMENT.read_text().partition("| setting | default | meaning |\n")
     table = re.findall(r"^\| `([a-z_`, ]+)` \|", after.partition("\n\n")[0], re.MULTILINE)
     documented = {name for cell in table for name in re.split(r"[`, ]+", cell)}
-    assert {"alpha", "partition_mode", "lr", "eval_every", "workers", "clip"} <= documented
+    assert {"alpha", "partition_options", "lr", "eval_every", "workers", "clip"} <= documented
     assert documented <= set(FIELDS)

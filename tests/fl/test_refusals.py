@@ -110,19 +110,25 @@ NPZ = {
 
 TRAIN = ["train", "--workers=1", "--rounds=1", "--clients=4", "--active=2"]
 CASES: list[tuple[list[str], str]] = [
-    (["--threads=100000"], "threads is 100000; the most is 1024"),
-    (["--threads=0"], "threads is 0; the least is 1"),
+    (["--machine-option=threads=100000"], "--machine-option threads is 100000; the most is 1024"),
+    (["--machine-option=threads=0"], "--machine-option threads is 0; the least is 1"),
     (["--validation=1"], "validation is 1.0; the most is 0.9"),
     (["--validation=-0.1"], "validation is -0.1; the least is 0"),
     (["--validation=0.0001"], "less than one sample of the largest client"),
-    (["--dropout=1"], "dropout is 1.0; the most is 0.99"),
-    (["--epochs-range=5"], "epochs_range is '5'; write the least and the most"),
-    (["--epochs-range=5-1"], "epochs_range is '5-1'"),
+    (
+        ["--participation-option=dropout=1"],
+        "--participation-option dropout is 1.0; the most is 0.99",
+    ),
+    (
+        ["--participation-option=epochs_range=5"],
+        "epochs_range is '5'; write the least and the most",
+    ),
+    (["--participation-option=epochs_range=5-1"], "epochs_range is '5-1'"),
     (["--momentum=1"], "momentum is 1.0; the most is 0.999"),
     (["--optimizer=adamw"], "optimizer is 'adamw'; did you mean 'adam'?"),
     (["--optimizer=adam", "--method=scaffold"], "scaffold takes the mean of a client's gradients"),
     (["--lr-schedule=linear"], "lr_schedule is 'linear'; choose one of cosine, decay, steps"),
-    (["--lr-step=0"], "lr_step is 0; the least is 1"),
+    (["--optimizer-option=lr_step=0"], "--optimizer-option lr_step is 0; the least is 1"),
     (["--learning-rate=0.1"], "did you mean '--lr'?"),
     (["--num-clients=3"], "did you mean '--clients'?"),
     (["--roundz=3"], "did you mean '--rounds'?"),
@@ -168,8 +174,8 @@ CASES: list[tuple[list[str], str]] = [
     (["--ratio=1.5", "--filter=fft"], "ratio is 1.5; the most is 1"),
     (["--filter=fft", "--filter-select=("], "filter 'fft' cannot be used"),
     (["--filter=fft", "--filter-select=nothing"], "filter"),
-    (["--filter=fft", "--filter-backend=quantum"], "backend must be one of"),
-    (["--filter=fft", "--filter-order=99"], "order must permute the axes"),
+    (["--filter=fft", "--filter-option=backend=quantum"], "backend must be one of"),
+    (["--filter=fft", "--filter-option=order=99"], "order must permute the axes"),
     (["--filter=fft", "--ratio=1"], "ratio must lie in"),
     (["--device=cuda:99"], "device 'cuda:99' cannot be used"),
     (["--device=toaster"], "device 'toaster' cannot be used"),
@@ -268,7 +274,7 @@ OTHERS: list[tuple[list[str], str]] = [
 ]
 FLOWER: list[tuple[list[str], str]] = [
     ([*TRAIN, "--engine=flowers"], "engine is 'flowers'; did you mean 'flower'?"),
-    ([*TRAIN, "--engine=flower", "--min-clients=3"], "min_clients is 3 and active 2"),
+    ([*TRAIN, "--engine=flower", "--engine-option=min_clients=3"], "min_clients is 3 and active 2"),
     ([*TRAIN, "--engine=flower", "--nodes=0"], "nodes is 0; the least is 1"),
     (["flower", "keys", "--host=a", "--nodes=0"], "nodes is 0; the least is 1"),
     (["flower", "shards", "--clients=2", "--nodes=3"], "nodes is 3, and there are 2 clients"),
@@ -376,13 +382,14 @@ def test_settings_without_effect_are_named(place, capsys, monkeypatch):
     from specgrad_fl import training
 
     monkeypatch.setattr(training, "train", lambda *_: (_ for _ in ()).throw(RunError("stop")))
-    flags = ["--partition=iid", "--alpha=1", "--ratio=0.1", "--nodes=2", "--momentum-place=before"]
+    flags = ["--partition=iid", "--alpha=1", "--ratio=0.1", "--nodes=2",
+             "--optimizer-option=momentum_place=before"]  # fmt: skip
     said = refused([*TRAIN, *flags], capsys)
     for name, needs in (
         ("alpha", "partition=dirichlet"),
         ("ratio", "filter!=none"),
         ("nodes", "engine=flower"),
-        ("momentum_place", "momentum!=0.0"),
+        ("--optimizer-option momentum_place", "momentum!=0.0"),
     ):
         assert f"specgrad-fl: {name} has no effect without {needs}\n" in said
     assert "partition has no effect" not in said

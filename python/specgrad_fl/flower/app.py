@@ -21,7 +21,8 @@ from specgrad_fl.errors import ConfigError, RunError, installing
 OLDEST, ONE_PORT, NEWEST = (1, 28), (1, 41), (1, 42)
 
 # of the command that submits the app, not of the app
-COMMAND_KEYS = frozenset({"engine", "nodes", "insecure", "workers"})
+COMMAND_KEYS = frozenset({"engine", "nodes", "workers"})
+COMMAND_OPTIONS = ("insecure",)
 
 _PROJECT = """# written by `specgrad-fl flower app`
 [project]
@@ -62,7 +63,8 @@ def write(folder: Path, config: Config, out: str = "") -> None:
     if path.exists():
         raise RunError(f"{path} exists; choose another --out, or remove it")
     settings = {"out": out, "specgrad": metadata.version("specgrad")}
-    for name, value in config.as_dict().items():
+    plain = config.replace(**{name: getattr(Config(), name) for name in COMMAND_OPTIONS})
+    for name, value in plain.as_dict().items():
         if name not in COMMAND_KEYS:
             settings[name] = json.dumps(value) if isinstance(value, dict) else value
     storage.make_folder(folder)

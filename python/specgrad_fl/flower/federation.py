@@ -271,7 +271,7 @@ def private_network() -> None:
         raise RunError(
             "other users of this machine could give orders to the SuperLink, and it cannot have a "
             f"network of its own here ({error}); use a container or a machine of your own with "
-            "--insecure, or `flwr run` in Flower's simulation"
+            "--engine-option insecure=true, or `flwr run` in Flower's simulation"
         ) from error
 
 

@@ -46,7 +46,8 @@ def take_up(run: RunDirectory, config: Config) -> tuple[Config, Dataset]:
             stored = extended(run, stored, config.rounds)
     resolved, dataset, _ = prepare(config)
     asked = {k: v for k, v in resolved.as_dict().items() if k not in settings.COMMAND_KEYS}
-    return stored.replace(**check_same(stored, asked), engine="flower"), dataset
+    kept = {name: getattr(stored, name) for name in settings.COMMAND_OPTIONS}
+    return stored.replace(**check_same(stored, asked), **kept, engine="flower"), dataset
 
 
 def identity(run: RunDirectory) -> str:

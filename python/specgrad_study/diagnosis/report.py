@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from specgrad_fl.config import Config, to_toml
+from specgrad_fl import toml
+from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError
 
 from specgrad_study.diagnosis import theory as theorem
@@ -110,7 +111,7 @@ class Diagnosis:
     def ratios_toml(self) -> str:
         """The recommendation as a configuration file for ``--filter-ratios`` or ``--config``."""
         about = "# share of each layer's spectrum to remove; 0 leaves the layer alone"
-        return about + to_toml({"filter_ratios": self.recommendation.as_table()})
+        return about + toml.written({"filter_ratios": self.recommendation.as_table()})
 
 
 def mean_similarity(checkpoint: Checkpoint) -> dict[str, float | None]:

@@ -76,7 +76,7 @@ class Preset:
 
 
 PROTOCOL: Settings = {
-    "partition_mode": "refill",
+    "partition_options": {"mode": "refill"},
     "clients": 100,
     "active": 10,
     "alpha": 0.1,

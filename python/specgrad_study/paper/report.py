@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from specgrad_fl import engine, machine, storage
-from specgrad_fl.config import to_toml
+from specgrad_fl import engine, machine, storage, toml
 from specgrad_fl.runs import RunDirectory, run_name
 
 from specgrad_study.compare import MEASURES
@@ -32,7 +31,7 @@ def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     blocks += _origins(parts, subject)
     storage.write_text(out / "report.md", document.markdown(blocks))
     storage.write_text(out / "report.html", document.page(title, blocks))
-    storage.write_text(out / "configuration.toml", to_toml(subject.preset.base.changed()))
+    storage.write_text(out / "configuration.toml", toml.written(subject.preset.base.changed()))
     data = as_data(parts, subject)
     storage.write_json(out / "results.json", data)
     return out / "report.md"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from specgrad_fl import storage
-from specgrad_fl.config import Config, to_toml
+from specgrad_fl import storage, toml
+from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.methods import resolve_options
 from specgrad_fl.plots import save
@@ -137,7 +137,7 @@ def write(found: Found, trials: Trials, out: Path) -> str:
     # every setting that decides a result, but seed, and what was held out to search
     kept = {"method", "lr", *best.changed()} - {"seed", "workers", "validation"}
     reused = {name: value for name, value in best.as_dict().items() if name in kept}
-    storage.write_text(out / "best.toml", comment + to_toml(reused))
+    storage.write_text(out / "best.toml", comment + toml.written(reused))
     points = [
         {
             "point": dict(zip(names, point, strict=True)),

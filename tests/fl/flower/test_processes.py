@@ -168,7 +168,12 @@ def test_the_command_is_killed_and_resumed(tmp_path):
             text=True,
         )
 
-    trial = ["--engine=flower", "--nodes=2", "--out=run", *([] if private else ["--insecure"])]
+    trial = [
+        "--engine=flower",
+        "--nodes=2",
+        "--out=run",
+        *([] if private else ["--engine-option=insecure=true"]),
+    ]
     command = start("train", *trial, *flags)
     here = training.train(Config(**settings), tmp_path / "here")
     run = RunDirectory(tmp_path / "run")

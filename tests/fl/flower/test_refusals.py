@@ -155,7 +155,10 @@ def test_a_machine_that_gives_users_no_network(monkeypatch):
     libc = types.SimpleNamespace(unshare=lambda flags: -1)
     monkeypatch.setattr(federation.ctypes, "CDLL", lambda *name, **options: libc)
     monkeypatch.setattr(federation.ctypes, "get_errno", lambda: errno.EPERM)
-    with pytest.raises(RunError, match=r"Operation not permitted\); .* with --insecure, or `flwr"):
+    with pytest.raises(
+        RunError,
+        match=r"Operation not permitted\); .* with --engine-option insecure=true, or `flwr",
+    ):
         federation.private_network()
 
 
