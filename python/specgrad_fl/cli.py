@@ -263,13 +263,13 @@ def _meant(flag: str, value: str, parser: Parser) -> str:
     if name in ALIASES:
         return f"did you mean '--{ALIASES[name]}'?"
     if "--option" in parser.flags:
-        from specgrad_fl.filters import FREE
+        from specgrad_fl.filters import FREE, OF_ALL
         from specgrad_fl.methods import METHODS
 
         owners = [method for method, kind in METHODS.items() if hasattr(kind.Options, name)]
         if owners:
             return f"it is an option of {', '.join(owners)}: write --option {name}={value}"
-        if name in FREE:
+        if name in FREE + OF_ALL:
             return f"it is an option of the filter: write --filter-option {name}={value}"
     otherwise = f"see {parser.prog} --help"
     return suggest(flag, parser.flags, otherwise) if flag.startswith("--") else otherwise

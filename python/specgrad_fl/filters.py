@@ -57,6 +57,7 @@ class LoopPlan:
 # fields of a spec that have a setting of their own
 SETTINGS = ("method", "ratio", "order")
 FREE = tuple(f.name for f in dataclasses.fields(FilterSpec) if f.name not in SETTINGS)
+OF_ALL = ("order", "backend")  # options that no kind has for itself
 
 
 class PairPlan:
@@ -97,7 +98,8 @@ def filter_plan(model: nn.Module, config: Config) -> Plan | None:
         taken = select_layers(model, config.filter_select).taken
         ratio = layer_ratios(config, taken) if config.filter_ratios else config.ratio
         order = config.filter_order or None
-        options = {kind: options_of(kind, config.filter_options, kinds) for kind in kinds}
+        given = {k: v for k, v in config.filter_options.items() if k not in OF_ALL}
+        options = {kind: options_of(kind, given, kinds) for kind in kinds}
         specs = [FilterSpec(kind, ratio, order=order, **options[kind]) for kind in kinds]
         if config.filter_backend == LoopPlan.NAME and len(specs) == 1:
             return LoopPlan(taken, specs[0])
@@ -127,7 +129,7 @@ def options_of(kind: str, options: Mapping[str, Any], kinds: Collection[str]) ->
                 f"{suggest(owner, kinds)}"
             )
         if name not in FREE:
-            raise ConfigError(f"a filter has no option {name!r}; {suggest(name, FREE)}")
+            raise ConfigError(f"a filter has no option {name!r}; {suggest(name, FREE + OF_ALL)}")
         if owner in ("", kind):
             chosen[name] = value
     return chosen
