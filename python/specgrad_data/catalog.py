@@ -1,4 +1,4 @@
-"""The facts about public data sets: what they are, their files, checksums and addresses."""
+"""Public data sets: descriptions, files, checksums and addresses."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def where_to_get(name: str) -> str:
 
 
 def is_archive(name: str) -> bool:
-    """Whether a downloaded file is unpacked; a lone ``.gz`` is read as it is.
+    """True for a file that is unpacked after the download; a lone ``.gz`` is read as it is.
 
     >>> is_archive("cifar-10-binary.tar.gz"), is_archive("train-images-idx3-ubyte.gz")
     (True, False)

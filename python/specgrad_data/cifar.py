@@ -32,7 +32,7 @@ TEST_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class Family:
-    """What tells one CIFAR from the other; the label is the last of ``label_bytes`` bytes."""
+    """Differences of CIFAR-10 and CIFAR-100; the label is the last of ``label_bytes`` bytes."""
 
     name: str
     num_classes: int
@@ -49,7 +49,7 @@ class Family:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What holds of the images whatever was done to them, as :func:`build` takes it."""
+        """Arguments of :func:`build` that all versions of the images share."""
         own = {"num_classes": self.num_classes, "normalise": self.normalise}
         return {**own, "shape": SHAPE, "augment_pad": 4, "flip": True}
 

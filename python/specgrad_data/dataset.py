@@ -1,4 +1,4 @@
-"""What every loader returns, and the checks that every data set passes."""
+"""The result of every loader, and the checks that every data set passes."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Dataset:
 
     @property
     def is_text(self) -> bool:
-        """Whether samples are token ids rather than pixels."""
+        """True where samples are token ids rather than pixels."""
         return self.train_x.dtype == torch.int64
 
     def describe(self) -> str:
-        """What was understood, in one clause."""
+        """Sizes and shape of the data in one clause."""
         what = f"texts of {self.train_x.shape[1]} words"
         if not self.is_text:
             channels, height, width = self.train_x.shape[1:]

@@ -71,7 +71,7 @@ def fetch(
 
 
 def is_here(entry: Entry, root: Path) -> bool:
-    """Whether a data set can be read under ``root``, as far as its files tell."""
+    """True where a data set can be read under ``root``, as far as its files tell."""
     if not (entry.files or entry.by_hand):
         return True
     found = (root / entry.name).rglob("*")
@@ -79,7 +79,7 @@ def is_here(entry: Entry, root: Path) -> bool:
 
 
 def is_complete(entry: Entry, root: Path) -> bool:
-    """Whether there is nothing left to download."""
+    """True where nothing is left to download."""
     folder = root / entry.name
 
     def is_there(file: RemoteFile) -> bool:
@@ -91,7 +91,7 @@ def is_complete(entry: Entry, root: Path) -> bool:
 
 
 def _is_unpacked(entry: Entry, folder: Path) -> bool:
-    """Whether the files of an archive are there, in their sizes; it must be known to hold some."""
+    """True where the files that the archive is known to hold are there, in their sizes."""
     return bool(entry.provides) and all(
         (folder / path).is_file() and size in (None, (folder / path).stat().st_size)
         for path, size in entry.provides.items()
@@ -125,7 +125,7 @@ def _fetch_file(file: RemoteFile, url: str, folder: Path, progress: Progress | N
 
 
 def difference(path: Path, file: RemoteFile) -> str | None:
-    """What tells this file from the official one, or ``None``."""
+    """The first difference between this file and the official one, or ``None``."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return f"has {size} bytes instead of {file.size}"

@@ -43,13 +43,13 @@ def load_npz(
 
 
 def load_by(loader: Callable[..., Any], name: str, options: dict[str, Any]) -> Dataset:
-    """What a function of the user's returns: arrays as in an npz file, as a dictionary."""
+    """The arrays of an npz file, as a dictionary that a user's function returns."""
     try:
         found = loader(**options)
         if isinstance(found, dict):
             wanted = found.keys() & {*SAMPLES, "writer_train"}
             found = {key: np.asarray(found[key]) for key in wanted}
-    except Exception as error:  # whatever a loader of one's own raises
+    except Exception as error:  # whatever a user's loader raises
         raise DataError(
             f"dataset {name!r} failed: {type(error).__name__}: {error}", traceback.format_exc()
         ) from error
@@ -164,7 +164,7 @@ def _check_exists(path: Path, found: bool, expected: str) -> None:
 
 
 def _highest(*arrays: Array) -> int:
-    """Of whole numbers; arrays of another type are left to the checks."""
+    """The highest whole number; arrays of another type are left to the checks."""
     integers = [array for array in arrays if array.size and array.dtype.kind in "iu"]
     return max((int(array.max()) for array in integers), default=0)
 

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specgrad_fl.config import ALIASES, EXECUTION_KEYS, FIELDS, OPTIONS, Config
-from specgrad_fl.errors import EXTRAS, ConfigError, RunError, not_installed, suggest, version
+from specgrad_fl.errors import (
+    EXTRAS,
+    ConfigError,
+    RunError,
+    UserError,
+    not_installed,
+    suggest,
+    version,
+)
 from specgrad_fl.flags import (
     Commands,
     Parser,
@@ -223,7 +231,7 @@ def fetch_progress() -> Callable[[int, int], None] | None:
 
 
 def _how_to_go_on(arguments: argparse.Namespace) -> str:
-    """What an interrupted command left, and how to take it up."""
+    """The end of the message of an interrupted command: the way to continue."""
     if getattr(arguments, "goes_on", False):
         return "; the same command goes on from the last finished round"
     if arguments.command != "train":
@@ -295,7 +303,7 @@ def _run(argv: Sequence[str] | None, arguments: argparse.Namespace) -> int:
         _check_installed(arguments.command)
         _check_environment()
         arguments.do(arguments)
-    except RunError as error:
+    except UserError as error:
         return _refuse(error)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -312,7 +320,7 @@ def _run(argv: Sequence[str] | None, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse(error: RunError) -> int:
+def _refuse(error: UserError) -> int:
     _say(str(error))
     if error.trace:
         print(error.trace, file=sys.stderr)

@@ -293,7 +293,7 @@ class Config:
         return {name: value for name, value in vars(self).items() if value != defaults[name]}
 
     def learning_rate(self, round_number: int) -> float:
-        """Of a round, counted from 0."""
+        """Learning rate of a round, counted from 0."""
         if self.lr_schedule == "cosine":
             return self.lr * (1 + math.cos(math.pi * round_number / self.rounds)) / 2
         steps = round_number // self.lr_step if self.lr_schedule == "steps" else round_number

@@ -16,7 +16,7 @@ from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.executor import Executor
 from specgrad_fl.machine import peak_mib
 from specgrad_fl.methods import Round, weighted_sum
-from specgrad_fl.own_code import blaming
+from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import Blueprint, inputs_of
 from specgrad_fl.progress import Watcher
@@ -150,7 +150,7 @@ class Engine:
         """All rounds that are left. An interrupt costs the round in progress, no other."""
         try:
             while self.state.rounds < self.config.rounds:
-                with blaming(self.config.own_code):
+                with attributing_errors(self.config.own_code):
                     record = self.round(self.state.rounds)
                     self.keep(record)
                 watch(record, self.config)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from specgrad_data.errors import EXTRAS, installing, not_installed, suggest, version
-from specgrad_data.errors import UserError as RunError
+from specgrad_data.errors import EXTRAS, UserError, installing, not_installed, suggest, version
 
 __all__ = [
     "EXTRAS",
     "ConfigError",
     "Diverged",
     "RunError",
+    "UserError",
     "installing",
     "not_installed",
     "printable",
     "suggest",
     "version",
 ]
+
+
+class RunError(UserError):
+    """A run that cannot begin or go on."""
 
 
 class ConfigError(RunError):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specgrad_fl import pool, prepare
 from specgrad_fl.client import ClientRunner, Report
-from specgrad_fl.own_code import blaming
+from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.pool import Message, Pool
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.vectors import Board, FlatModel, Layout, layout_of, mapped, private
@@ -199,7 +199,7 @@ class Worker:
             self.runner = _runner(order)
             return None
         ((method, arguments),) = order.items()
-        with blaming(self.runner.config.own_code):
+        with attributing_errors(self.runner.config.own_code):
             answer = getattr(self.runner, method)(*arguments)
         return vars(answer) if isinstance(answer, Report) else answer
 

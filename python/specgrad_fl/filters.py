@@ -63,16 +63,16 @@ OF_ALL = ("order", "backend")  # options that no kind has for itself
 class PairPlan:
     """Two filters of the same layers.
 
-    spares: whether what the second filter removes is kept, instead of removed too
+    subtract: keep the band of the second filter
     """
 
-    def __init__(self, first: FilterPlan, second: FilterPlan, spares: bool) -> None:
-        self.first, self.second, self.spares = first, second, spares
+    def __init__(self, first: FilterPlan, second: FilterPlan, subtract: bool) -> None:
+        self.first, self.second, self.subtract = first, second, subtract
         self.names, self.spec = first.names, first.spec
 
     def filter_grads_(self) -> None:
         """Filter the gradients in place."""
-        if not self.spares:
+        if not self.subtract:
             self.first.filter_grads_()
             self.second.filter_grads_()
             return

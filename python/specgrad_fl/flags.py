@@ -176,7 +176,7 @@ def warn_of_idle(config: Config, settings: Iterable[str]) -> None:
 
 
 def watcher_of(arguments: argparse.Namespace, label: str = "") -> Watcher:
-    """What reports a run's rounds in the way that was asked for."""
+    """The watcher that the flags ask for."""
     from specgrad_fl import progress  # with torch
 
     return progress.watcher(arguments.quiet, label, getattr(arguments, "json", False))

@@ -1,4 +1,4 @@
-"""The machine that trains: what it is, what it can do, and what its memory is asked for."""
+"""Hardware, software versions, device checks and memory of the machine that trains."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PACKAGES = (
 
 
 def report() -> dict[str, Any]:
-    """What may explain a difference between two runs."""
+    """Hardware and software versions of this machine, stored with every run."""
     return {
         "platform": platform.platform(),
         "python": sys.version.split()[0],

@@ -25,7 +25,7 @@ from specgrad_fl.seeding import derive
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a data set tells a model. ``vocabulary`` is 0 for images."""
+    """Shape of the samples and number of classes; ``vocabulary`` is 0 for images."""
 
     num_classes: int
     in_channels: int = 0
@@ -54,7 +54,7 @@ def build(name: str, inputs: Inputs, options: dict[str, Any] | None = None) -> n
     known = {k: v for k, v in asdict(inputs).items() if takes_all or k in parameters}
     try:
         model = factory(**{**known, **options})
-    except Exception as error:  # whatever a factory of one's own raises
+    except Exception as error:  # whatever a user's factory raises
         reason = str(error) if isinstance(error, (ValueError, TypeError)) else repr(error)
         trace = traceback.format_exc() if ":" in name else ""
         raise ConfigError(f"model {name!r} cannot be built: {reason}", trace) from error

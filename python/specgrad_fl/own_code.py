@@ -1,4 +1,4 @@
-"""A user's own code by name: ``module:attribute``, in the working directory or installed."""
+"""Plug-ins: a user's method, model or loader by name, ``module:attribute``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _allowed: ContextVar[frozenset[str] | None] = ContextVar("names that may be impo
 
 
 @contextmanager
-def allowing(names: Iterable[str]) -> Iterator[None]:
-    """While somebody else's message decides: import these names and no others."""
+def restrict_imports(names: Iterable[str]) -> Iterator[None]:
+    """Restrict plug-in imports to an allow-list."""
     before = _allowed.set(frozenset(names))
     try:
         yield
@@ -26,7 +26,7 @@ def allowing(names: Iterable[str]) -> Iterator[None]:
 
 
 def chosen(kind: str, name: str, bundled: Mapping[str, Any], own: str) -> Any:
-    """What a setting names: one of ours, or what a user wrote, whose name has the form ``own``."""
+    """The object that a setting names: a bundled one, or a plug-in in the form ``own``."""
     if ":" in name:
         return imported(kind, name)
     if name not in bundled:
@@ -40,7 +40,7 @@ def chosen(kind: str, name: str, bundled: Mapping[str, Any], own: str) -> Any:
 
 
 def imported(kind: str, name: str) -> Any:
-    """What ``module:attribute`` names; ``kind`` is the setting that names it."""
+    """Import the plug-in ``module:attribute``; ``kind`` is the setting that names it."""
     allowed = _allowed.get()
     if allowed is not None and name not in allowed:
         raise ConfigError(
@@ -61,7 +61,7 @@ def imported(kind: str, name: str) -> Any:
         raise ConfigError(f"{kind} {name!r}: cannot import {module!r}: {error}") from error
     except AttributeError as error:
         raise ConfigError(f"{kind} {name!r}: {module} has no {attribute!r}") from error
-    except Exception as error:  # whatever a module of one's own raises
+    except Exception as error:  # whatever a user's module raises
         raise ConfigError(
             f"{kind} {name!r}: {module} cannot be imported: {type(error).__name__}: {error}",
             traceback.format_exc(),
@@ -69,8 +69,8 @@ def imported(kind: str, name: str) -> Any:
 
 
 @contextmanager
-def blaming(named: Mapping[str, str]) -> Iterator[None]:
-    """An error that a user's own code may have made becomes a refusal that names the code.
+def attributing_errors(named: Mapping[str, str]) -> Iterator[None]:
+    """Re-raise plug-in exceptions as RunError naming the plug-in.
 
     named: settings such as ``method`` and the ``module:attribute`` that each of them names
     """
@@ -82,10 +82,10 @@ def blaming(named: Mapping[str, str]) -> Iterator[None]:
         own = {kind: name for kind, name in named.items() if ":" in name}
         if not own:
             raise
-        raise _blamed(error, own) from error
+        raise _attributed(error, own) from error
 
 
-def _blamed(error: Exception, own: Mapping[str, str]) -> RunError:
+def _attributed(error: Exception, own: Mapping[str, str]) -> RunError:
     frames = traceback.extract_tb(error.__traceback__)
     trace = "".join(traceback.format_exception(error))
     said = f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""How the training samples are divided over clients.
+"""Divide the training samples over clients.
 
 Every partition is a function of the data set, its arguments and one seed; NumPy's PCG64 makes
 it the same on every platform.
@@ -20,10 +20,9 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 from specgrad_data.dataset import Dataset
-from specgrad_data.errors import DataError
 from torch import Tensor
 
-from specgrad_fl.errors import suggest
+from specgrad_fl.errors import ConfigError, suggest
 from specgrad_fl.storage import replacing
 
 Indices = NDArray[np.int64]
@@ -89,14 +88,14 @@ class Partition:
         ]
         away = torch.from_numpy(np.unique(np.concatenate(held)))
         if not len(away):
-            raise DataError(
+            raise ConfigError(
                 f"validation is {share}, which is less than one sample of the largest client, who "
                 f"has {max(self.sizes)}; choose more"
             )
         kept = [samples[~torch.isin(samples, away)] for samples in self.clients]
         for client, samples in enumerate(kept):
             if not len(samples):
-                raise DataError(
+                raise ConfigError(
                     f"validation {share} leaves client {client} no sample to train on; choose less"
                 )
         return replace(self, clients=kept, held_out=list(map(torch.from_numpy, held)))
@@ -104,14 +103,14 @@ class Partition:
     def check(self, dataset: Dataset) -> None:
         """Refuse a data set other than the one that was divided."""
         if self.fingerprint and self.fingerprint != dataset.fingerprint:
-            raise DataError(
+            raise ConfigError(
                 f"the partition was made for data with fingerprint {self.fingerprint}, and "
                 f"{dataset.name} has {dataset.fingerprint}; use the data of the first run or "
                 "make a new partition"
             )
         highest = max(int(held.max()) for held in self.clients + self.held_out if len(held))
         if highest >= len(dataset.train_y):
-            raise DataError(
+            raise ConfigError(
                 f"the partition names training sample {highest}, and {dataset.name} has "
                 f"{len(dataset.train_y)}; make a new partition"
             )
@@ -141,10 +140,10 @@ class Partition:
             held = split(arrays, "held_out") if "held_out" in arrays else []
             return cls(clients=split(arrays), held_out=held, **about)
         except FileNotFoundError as error:
-            raise DataError(f"there is no partition at {path}; make one first") from error
+            raise ConfigError(f"there is no partition at {path}; make one first") from error
         except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError,
                 zipfile.BadZipFile) as error:  # fmt: skip
-            raise DataError(
+            raise ConfigError(
                 f"{path} is not a saved partition or is damaged ({error}); make a new one"
             ) from error
 
@@ -169,7 +168,7 @@ class Partition:
 
 
 def split(arrays: dict[str, Tensor], what: str = "indices") -> list[Tensor]:
-    """What each client holds, or has held out, of :meth:`Partition.arrays`."""
+    """The sample indices of each client in :meth:`Partition.arrays`."""
     sizes = arrays["sizes" if what == "indices" else f"{what}_sizes"]
     return list(arrays[what].split(sizes.tolist()))
 
@@ -210,7 +209,7 @@ def make_partition(
     {143}
     """
     if kind not in KINDS:
-        raise DataError(f"there is no partition {kind!r}; {suggest(kind, KINDS)}")
+        raise ConfigError(f"there is no partition {kind!r}; {suggest(kind, KINDS)}")
     fewest = 0 if kind == "natural" else 1
     for usable, complaint in (
         (mode in MODES, f"mode is {mode!r}; choose one of {', '.join(MODES)}"),
@@ -219,7 +218,7 @@ def make_partition(
         (clients >= fewest, f"clients is {clients}; choose a positive whole number"),
     ):
         if not usable:
-            raise DataError(complaint)
+            raise ConfigError(complaint)
     rng = np.random.default_rng(seed)
     makers: dict[str, Callable[[], list[Indices]]] = {
         "dirichlet": lambda: _dirichlet(dataset, clients, alpha, mode, rng),
@@ -242,7 +241,7 @@ def make_partition(
 
 def _equal_size(samples: int, clients: int) -> int:
     if clients > samples:
-        raise DataError(
+        raise ConfigError(
             f"clients is {clients}, more than the {samples} training samples, so that some would "
             f"be empty; choose at most {samples}"
         )
@@ -314,12 +313,12 @@ def _iid(dataset: Dataset, clients: int, rng: Generator) -> list[Indices]:
 
 def _shards(dataset: Dataset, clients: int, per_client: int, rng: Generator) -> list[Indices]:
     if per_client < 1:
-        raise DataError(f"shards_per_client is {per_client}; choose 1 or more")
+        raise ConfigError(f"shards_per_client is {per_client}; choose 1 or more")
     labels = dataset.train_y.numpy()
     shards = clients * per_client
     size = len(labels) // shards
     if size == 0:
-        raise DataError(
+        raise ConfigError(
             f"{clients} clients with {per_client} shards each need {shards} training samples, and "
             f"{dataset.name} has {len(labels)}; choose fewer clients or shards"
         )
@@ -332,14 +331,14 @@ def _shards(dataset: Dataset, clients: int, per_client: int, rng: Generator) -> 
 
 def _natural(dataset: Dataset, clients: int, rng: Generator) -> list[Indices]:
     if dataset.writers is None:
-        raise DataError(
+        raise ConfigError(
             f"{dataset.name} does not say who wrote which sample; choose another partition, such "
             "as dirichlet, or a data set with writers, such as mnist_by_writer"
         )
     writers = dataset.writers.numpy()
     names, sizes = np.unique(writers, return_counts=True)
     if clients > len(names):
-        raise DataError(
+        raise ConfigError(
             f"clients is {clients}, and {dataset.name} has {len(names)} writers; choose at most "
             f"{len(names)}, or 0 for all"
         )
@@ -353,18 +352,18 @@ def _natural(dataset: Dataset, clients: int, rng: Generator) -> list[Indices]:
 def _feature_shift(dataset: Dataset, clients: int, size: int, rng: Generator) -> list[Indices]:
     """Two or three corruptions per client; no image of a corruption is held by two clients."""
     if dataset.domains is None:
-        raise DataError(
+        raise ConfigError(
             f"{dataset.name} has no corruptions to tell clients apart; choose cifar10_c or "
             "cifar100_c, or another partition"
         )
     domains = dataset.domains.numpy()
     count = len(dataset.domain_names)
     if count < 3:
-        raise DataError(
+        raise ConfigError(
             f"feature_shift needs 3 corruptions; {dataset.name} was loaded with {count}"
         )
     if size < 3:
-        raise DataError(f"samples_per_client is {size}; three corruptions need at least 3")
+        raise ConfigError(f"samples_per_client is {size}; three corruptions need at least 3")
     pools = [rng.permutation(np.flatnonzero(domains == d)) for d in range(count)]
     usage = np.zeros(count, dtype=np.int64)
     held = []
@@ -377,7 +376,7 @@ def _feature_shift(dataset: Dataset, clients: int, size: int, rng: Generator) ->
         for place, domain in enumerate(chosen):
             share = size // len(chosen) + (place < size % len(chosen))
             if share > len(pools[domain]):
-                raise DataError(
+                raise ConfigError(
                     f"client {client} needs {share} images of {dataset.domain_names[domain]} and "
                     f"{len(pools[domain])} are left; choose fewer clients or less than "
                     f"samples_per_client={size}"

@@ -1,4 +1,4 @@
-"""From a configuration to what a run is made of: data, partition, model, method, client runner."""
+"""Build the parts of a run from its configuration: data, partition, model, client runner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import specgrad_data
 import torch
-from specgrad_data import Dataset, own
+from specgrad_data import DataError, Dataset, own
 from torch import Tensor
 
 from specgrad_fl import machine, methods, models
@@ -29,7 +29,7 @@ EVALUATION_SHARE = 0.05
 
 
 def prepare(config: Config) -> tuple[Config, Dataset, Partition]:
-    """Refuse what cannot be run; else the resolved configuration, its data and its partition."""
+    """Check a configuration; return it resolved, with its data and its partition."""
     machine.device_of(config)
     machine.check_amp(config)
     methods.resolve_options(config.method, config.options)
@@ -42,7 +42,7 @@ def prepare(config: Config) -> tuple[Config, Dataset, Partition]:
 
 
 def _check_optimizer(config: Config) -> None:
-    """Refuse steps from which a method could not tell the gradients they were made of."""
+    """Reject momentum and Adam for methods that recover gradients from weight differences."""
     plain = config.optimizer == "sgd" and not config.momentum
     if not plain and methods.method_class(config.method).needs_plain_steps:
         chosen = "optimizer 'adam'" if config.optimizer == "adam" else f"momentum {config.momentum}"
@@ -54,6 +54,13 @@ def _check_optimizer(config: Config) -> None:
 
 def load_data(config: Config) -> Dataset:
     """The configured data set."""
+    try:
+        return _load(config)
+    except DataError as error:
+        raise ConfigError(str(error), error.trace) from error
+
+
+def _load(config: Config) -> Dataset:
     form, colon, _ = config.dataset.partition(":")
     if colon and form not in specgrad_data.OWN_FORMS:
         loader = imported("dataset", config.dataset)
@@ -80,7 +87,7 @@ def divide(config: Config, dataset: Dataset) -> Partition:
 
 
 def resolve(config: Config, dataset: Dataset, partition: Partition) -> Config:
-    """Put numbers in place of what is chosen from the data: clients and evaluation rounds."""
+    """Fill in the numbers that follow from the data: clients and evaluation rounds."""
     clients = len(partition.clients)
     if config.active > clients:
         raise ConfigError(
@@ -99,7 +106,7 @@ def resolve(config: Config, dataset: Dataset, partition: Partition) -> Config:
 
 
 def inputs_of(dataset: Dataset) -> models.Inputs:
-    """What the model must know about the data."""
+    """Classes, channels and size of the samples, as a model takes them."""
     if dataset.is_text:
         return models.Inputs(dataset.num_classes, vocabulary=dataset.vocabulary)
     _, channels, height, _ = dataset.train_x.shape
@@ -117,7 +124,7 @@ def check_model(config: Config, dataset: Dataset) -> None:
     try:
         with torch.no_grad():
             logits = model(sample if dataset.is_text else sample.float() / 255)
-    except Exception as error:  # whatever a model of one's own raises
+    except Exception as error:  # whatever a user's model raises
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
             f"model {config.model!r} does not take the samples of {dataset.name}, of shape "
@@ -143,7 +150,7 @@ class Blueprint:
 
     @staticmethod
     def parse(fields: dict[str, Any]) -> Blueprint:
-        """What JSON made of one, and of ``asdict``."""
+        """Rebuild a blueprint from ``asdict`` that went through JSON."""
         return Blueprint(
             Config(**fields["config"]),
             Format(**fields["kind"]),
@@ -154,7 +161,7 @@ class Blueprint:
 def federation_of(
     blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel
 ) -> methods.Federation:
-    """What a method may know."""
+    """Sizes, label counts and layers of a federation, as a method takes them."""
     classes = blueprint.inputs.num_classes
     return methods.Federation(
         sizes=arrays["sizes"],

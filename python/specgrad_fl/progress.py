@@ -1,4 +1,4 @@
-"""What runs say while they work: a live line on a terminal, lines in a log, JSON on request."""
+"""Progress of runs: a live line on a terminal, lines in a log, JSON on request."""
 
 from __future__ import annotations
 

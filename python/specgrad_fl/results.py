@@ -1,4 +1,4 @@
-"""What a run came to: the numbers that are compared, and the run read back, its model ready to use.
+"""Summarise a run and load it back.
 
 run = load_run("runs/first")
 run.summary["final_accuracy"], run.rows()[-1]["train_loss"]
@@ -76,7 +76,7 @@ def summarise(records: list[Record], config: Config) -> dict[str, Any]:
 
 
 def _column(records: list[Record], key: str, last: int = 0) -> list[Any]:
-    """What the rounds have under a key, where they have it; of the ``last`` rounds, or of all."""
+    """The values under a key in the ``last`` rounds, or in all, where they have it."""
     return [r[key] for r in records[-last:] if key in r]
 
 

@@ -18,7 +18,7 @@ ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 
 @dataclass(frozen=True)
 class Format:
-    """How samples are stored and prepared. ``shape`` is ``(C, H, W)``, or ``()`` for text."""
+    """Storage and preparation of samples. ``shape`` is ``(C, H, W)``, or ``()`` for text."""
 
     shape: tuple[int, ...]
     mean: tuple[float, ...]
@@ -33,7 +33,7 @@ class Format:
 
 
 def format_of(dataset: Dataset, augment: bool, channels_last: bool) -> Format:
-    """How the samples of a data set are prepared."""
+    """The format of a data set's samples."""
     if dataset.is_text:
         return Format((), (), (), 0, False, False)
     return Format(
@@ -89,7 +89,7 @@ class Samples:
         """Batches of one client: every epoch in a new order and newly augmented."""
         count = len(indices)
         for _ in range(epochs):
-            order = self._sent(indices[torch.randperm(count, generator=generator)])
+            order = self._to_device(indices[torch.randperm(count, generator=generator)])
             draws = self._draws(count, generator)
             for start in range(0, count, batch_size):
                 part = slice(start, start + batch_size)
@@ -115,9 +115,9 @@ class Samples:
         offsets = torch.randint(0, 2 * pad + 1, (2, count), generator=generator) - pad
         if not self.kind.flip:
             flip.zero_()
-        return self._sent(flip), self._sent(offsets * crop)
+        return self._to_device(flip), self._to_device(offsets * crop)
 
-    def _sent(self, numbers: Tensor) -> Tensor:
+    def _to_device(self, numbers: Tensor) -> Tensor:
         """Numbers on the device; from page-locked memory a GPU takes them without a wait."""
         if self.device.type != "cuda":
             return numbers.to(self.device)

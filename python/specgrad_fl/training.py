@@ -12,7 +12,7 @@ from specgrad_fl import machine, methods, storage
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine, RemoteExecutor
 from specgrad_fl.errors import Diverged, RunError
-from specgrad_fl.own_code import blaming, imported
+from specgrad_fl.own_code import attributing_errors, imported
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import divide, inputs_of, load_data, prepare
 from specgrad_fl.progress import Watcher, silent
@@ -123,10 +123,10 @@ def carry_on(
         dataset = dataset or load_data(config)
         partition = partition_of(run, config, dataset)
         run.complete(partition, dataset, _about(config, dataset))
-        with blaming(config.own_code):
+        with attributing_errors(config.own_code):
             engine = Engine(config, dataset, partition, run, remote)
         try:
-            with blaming(config.own_code):
+            with attributing_errors(config.own_code):
                 engine.start()
             engine.play(watch)
             extra = engine.final_scores()

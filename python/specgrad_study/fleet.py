@@ -1,4 +1,4 @@
-"""Many runs: those that are missing are played, here or in several processes side by side.
+"""Play missing runs, here or in several processes.
 
 A run is found by the name of its configuration, so that whoever asks for the same settings gets
 the same run.
@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: finished, diverged (always will), or refused (may succeed later)."""
+    """The end of a job: finished, diverged (always will), or refused (may succeed later)."""
 
     job: Job
     status: str
@@ -57,7 +57,7 @@ Listener = Callable[[Job, Record], None]
 
 
 def stored_outcome(job: Job) -> Outcome | None:
-    """What is known without running anything; ``None`` while there is something to run."""
+    """The outcome of an earlier run; ``None`` while there is something to run."""
     run = RunDirectory(job.path)
     if run.finished:
         return Outcome(job, FINISHED)

@@ -56,7 +56,7 @@ json.dump([outcome(*case) for case in cases], sys.stdout)
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """What each command says without each package that it needs."""
+    """The message of each command without each package that it needs."""
     cases = [(package, name) for name, (_, needs) in LINES.items() for package in sorted(needs)]
     cases += [(package, name) for name in ("list", "data") for package in EXTRAS]
     folder = tmp_path_factory.mktemp("without")

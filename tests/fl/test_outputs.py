@@ -1,4 +1,4 @@
-"""What runs write and show: TensorBoard events, progress, summaries."""
+"""Output of runs: TensorBoard events, progress, summaries."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from specgrad_data.dataset import Dataset, Split, build
-from specgrad_data.errors import DataError
+from specgrad_fl.errors import ConfigError
 from specgrad_fl.partition import Partition, label_counts, make_partition
 
 
@@ -153,7 +153,7 @@ def test_shards_hold_few_classes(division, per_client, seed):
     samples = len(dataset.train_y)
     arguments = {"kind": "shards", "clients": clients, "shards_per_client": per_client}
     if clients * per_client > samples:
-        with pytest.raises(DataError, match="choose fewer clients or shards"):
+        with pytest.raises(ConfigError, match="choose fewer clients or shards"):
             make_partition(dataset, **arguments, seed=seed)
         return
     partition = make_partition(dataset, **arguments, seed=seed)
@@ -246,7 +246,7 @@ def test_feature_shift_is_iid_in_labels_and_uses_both_numbers_of_corruptions():
     ],
 )
 def test_arguments_that_are_refused(arguments: dict[str, object], complaint: str):
-    with pytest.raises(DataError, match=complaint):
+    with pytest.raises(ConfigError, match=complaint):
         make_partition(balanced(10, 4), **{"clients": 4, "seed": 0, **arguments})
 
 
@@ -256,10 +256,10 @@ def test_feature_shift_and_natural_that_cannot_be_served():
         (corrupted(20), {"clients": 2, "samples_per_client": 2}, "need at least 3"),
         (corrupted(20, kinds=2), {"clients": 2}, "needs 3 corruptions; toy was loaded with 2"),
     ):
-        with pytest.raises(DataError, match=complaint):
+        with pytest.raises(ConfigError, match=complaint):
             make_partition(dataset, kind="feature_shift", seed=0, **arguments)
     dataset = labelled(np.zeros(4, np.int64), 1, writers=np.array([5, 5, 6, 6]))
-    with pytest.raises(DataError, match="clients is 3, and toy has 2 writers"):
+    with pytest.raises(ConfigError, match="clients is 3, and toy has 2 writers"):
         make_partition(dataset, kind="natural", clients=3, seed=0)
 
 
@@ -288,13 +288,13 @@ def test_what_is_saved_is_loaded(tmp_path: Path):
 
 def test_damaged_partitions_are_refused(tmp_path: Path):
     path = tmp_path / "partition.npz"
-    with pytest.raises(DataError, match="there is no partition at"):
+    with pytest.raises(ConfigError, match="there is no partition at"):
         Partition.load(path)
     partitions(labelled(np.arange(40) % 4, 4, writers=np.arange(40) // 9))[0].save(path)
     whole = path.read_bytes()
     for cut in (0, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        with pytest.raises(DataError, match="not a saved partition or is damaged"):
+        with pytest.raises(ConfigError, match="not a saved partition or is damaged"):
             Partition.load(path)
     arrays = dict(np.load(io.BytesIO(whole), allow_pickle=False))
     for change in (
@@ -305,7 +305,7 @@ def test_damaged_partitions_are_refused(tmp_path: Path):
         {"about": np.array([{}], dtype=object)},
     ):
         np.savez(path, **{**arrays, **change})
-        with pytest.raises(DataError, match="not a saved partition or is damaged"):
+        with pytest.raises(ConfigError, match="not a saved partition or is damaged"):
             Partition.load(path)
 
 
@@ -313,10 +313,10 @@ def test_partition_of_other_data_is_refused():
     dataset = balanced(4, 10)
     partition = make_partition(dataset, kind="iid", clients=4, seed=0)
     partition.check(dataset)
-    with pytest.raises(DataError, match="the partition was made for data with fingerprint"):
+    with pytest.raises(ConfigError, match="the partition was made for data with fingerprint"):
         partition.check(balanced(4, 11))
     anonymous = dataclasses.replace(partition, fingerprint="")
-    with pytest.raises(DataError, match="training sample 39, and toy has 36"):
+    with pytest.raises(ConfigError, match="training sample 39, and toy has 36"):
         anonymous.check(balanced(4, 9))
 
 

@@ -1,4 +1,4 @@
-"""What the methods become in special cases, and the invariants they must keep."""
+"""Special cases of the methods, and the invariants they must keep."""
 
 from __future__ import annotations
 

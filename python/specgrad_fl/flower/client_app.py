@@ -22,7 +22,7 @@ from specgrad_fl.client import ClientRunner
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import wire
 from specgrad_fl.flower.place import Keeping, NodeConfig, Place, allowed_names, fingerprint
-from specgrad_fl.own_code import allowing
+from specgrad_fl.own_code import restrict_imports
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.samples import Samples
 from specgrad_fl.vectors import Board, private
@@ -48,7 +48,7 @@ def _answer(work: Callable[..., Answer], message: Message, context: Context) -> 
     node = context.node_config
     try:
         order, arrays = wire.unpack(message.content)
-        with allowing(allowed_names(node)):
+        with restrict_imports(allowed_names(node)):
             facts, results = work(order, arrays, node)
     except RunError as error:
         facts, results = {"refusal": str(error)}, {}
