@@ -20,6 +20,7 @@ from torch import Tensor
 from benchmarks import (
     accuracy,
     cases,
+    cold,
     memory,
     progress,
     report,
@@ -396,3 +397,10 @@ def test_progress_corrects_its_guess(capsys: pytest.CaptureFixture[str]) -> None
     shown.start -= 2.0
     assert shown.left() == pytest.approx(6.0, abs=0.5)
     assert "[1/2] first" in capsys.readouterr().err
+
+
+def test_cold_and_warm_calls_are_timed_in_turn(capsys):
+    assert cold.main(["--seconds=0.01", "--threads=1", "--evict=1"]) == 0
+    rows = capsys.readouterr().out.splitlines()[3:]
+    assert [row.split(" | ")[1] for row in rows] == ["warm", "cold"]
+    assert all(row.endswith("x |") for row in rows)
