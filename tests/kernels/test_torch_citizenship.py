@@ -9,13 +9,14 @@ import torch
 import torch.multiprocessing as mp
 from helpers import distance, truth
 from process_group import train_in_parallel
+from representatives import only
 from torch import nn
 
 from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_
 from specgrad_kernels.kinds import METHODS
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", only(["fft", "lap", "fft2d"], METHODS))
 def test_opcheck(method, backend):
     shapes = [(16, 8, 3, 3), (7, 5, 5)] if method == "fft2d" else [(1000,), (16, 8, 3, 3)]
     grads = [torch.randn(*shape) for shape in shapes] + [torch.randn(4, 5, 5).double()]
@@ -261,7 +262,8 @@ def test_operator_refuses_with_the_same_words_inside_a_graph(backend):
 
 @pytest.mark.slow
 def test_data_parallel_filters_after_the_all_reduce(tmp_path):
-    mp.spawn(train_in_parallel, args=(str(tmp_path),), nprocs=2)
+    # copies of this process have torch already
+    mp.start_processes(train_in_parallel, (str(tmp_path),), 2, start_method="fork")
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert torch.equal(ranks[0]["averaged"], ranks[1]["averaged"])
     assert torch.equal(ranks[0]["filtered"], ranks[1]["filtered"])

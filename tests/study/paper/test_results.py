@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from specgrad_fl import cli
 from specgrad_fl.runs import RunDirectory
-from specgrad_study.paper.archive import Archive
+from specgrad_study.paper.archive import Archive, Measured, Missing, Source
 from specgrad_study.paper.claims import Claim, Contrast, Interval, judge
 from specgrad_study.paper.presets import PRESETS
 from specgrad_study.paper.registry import EXPERIMENTS
@@ -116,6 +116,14 @@ def test_the_stored_settings_belong_to_the_preset(path):
         for stored_cell in held["cells"]:
             cell = cells[stored_cell["row"], stored_cell["column"]]
             assert stored_cell["digest"] == (cell.config.digest if cell.config else None)
+
+
+def test_an_earlier_report_fills_gaps_and_replaces_nothing():
+    here, there = Source("here", "a"), Source("there", "b")
+    measured = Measured({0: 1.0}, (Missing(1, "not run"), Missing(2, "not run")), {0: here})
+    earlier = Measured({0: 5.0, 1: 2.0}, sources={0: there, 1: there})
+    expected = Measured({0: 1.0, 1: 2.0}, (Missing(2, "not run"),), {0: here, 1: there})
+    assert measured.filled(earlier) == expected
 
 
 def reproduce(*words: str) -> int:
