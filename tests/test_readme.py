@@ -69,11 +69,11 @@ def test_the_equivalent_snippet_is_equivalent():
 
 
 def test_result_configurations():
-    from specgrad_fl.config import Config
+    from specgrad_fl.config import Config, check_names, read_toml
 
-    text = (ROOT / "docs" / "results" / "cifar10_resnet20.toml").read_text()
-    names = {line.split(" = ")[0] for line in text.splitlines() if " = " in line}
-    assert names <= set(Config.__dataclass_fields__)
+    settings = read_toml(ROOT / "docs" / "results" / "cifar10_resnet20.toml")
+    check_names(settings)
+    assert Config(**settings).model == "resnet20"
 
 
 def copy_sources(folder):
