@@ -24,7 +24,7 @@ from specgrad_study.paper.registry import EXPERIMENTS
 from specgrad_kernels import filter_grads_
 
 # every kind of cell: trained, diagnosed, timed, with a partition of its own
-FEW = ("strategies", "cka", "time", "feature-shift", "mechanism")
+FEW = ("strategies", "cka", "time", "feature-shift")
 
 
 @pytest.mark.parametrize("name", only(FEW, EXPERIMENTS))
@@ -256,6 +256,7 @@ def test_similarities_lie_below_one(play):
     assert all(0 < played.value(row, "CIFAR-10") < 100 for row in rows)
 
 
+@pytest.mark.exhaustive
 def test_sharpness_is_the_mean_over_diagnosed_rounds(play):
     played = play("mechanism")
     cell = next(cell for cell in played.cells if cell.row == drift.NONE)
