@@ -35,7 +35,7 @@ def _errors(grads, spec, target="sm_80"):
 BAND = ["spread", "solve", "interpolate"]
 
 
-@pytest.mark.parametrize("dtype", only([torch.float32, torch.bfloat16], TOLERANCE), ids=str)
+@pytest.mark.parametrize("dtype", only([torch.float32], TOLERANCE), ids=str)
 def test_band(dtype):
     error, names = _errors(random_grads([432, 2304], dtype), FilterSpec())
     assert names == BAND
