@@ -196,9 +196,9 @@ def measure(lengths: list[int], method: str, ways: dict[str, Way], clock: Clock)
 def programs_of(lengths: list[int], method: str) -> list[dict[str, Any]]:
     """Kernel, programs and sizes of every launch, as the model counts them."""
     from specgrad_kernels.backends.triton import schedule
-    from specgrad_kernels.backends.triton.signals import plain_signal
+    from specgrad_kernels.backends.triton.signals import contiguous_signal
 
-    signals = [plain_signal(d, index) for index, d in enumerate(lengths)]
+    signals = [contiguous_signal(d, index) for index, d in enumerate(lengths)]
     plan = schedule.build(signals, FilterSpec(method=method), False)
     return [
         {"kernel": step.kernel, "programs": len(step.programs), "sizes": step.sizes}

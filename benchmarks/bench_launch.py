@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 launch.run(lists[turn[0]], spec)
 
             row = {"model": model, "tensors": len(lists[0])}
-            row["launches"] = launch.find(lists[0], spec).launches
+            row["launches"] = launch.calls.find(lists[0], spec).launches
             rows.append(row | {"same": microseconds(same), "moved": microseconds(moved)})
     if options.json:
         print(json.dumps({"machine": cpu_model(), "rows": rows}))

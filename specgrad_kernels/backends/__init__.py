@@ -67,7 +67,9 @@ def choose(name: str, spec: FilterSpec, device: torch.device) -> Backend:
     name = _FROM_ENVIRONMENT if name == "auto" else name
     # A backend for other devices is not asked whether it could run: asking may start a GPU.
     if name == "auto":
-        return next(b for b in BACKENDS if not (b.unsupported_reason(spec, device) or b.why_not()))
+        usable = (b for b in BACKENDS if not (b.unsupported_reason(spec, device) or b.why_not()))
+        chosen = next(usable)
+        return getattr(chosen, "UNDER_AUTO", chosen)
     for backend in BACKENDS:
         if name == backend.NAME:
             reason = backend.unsupported_reason(spec, device) or backend.why_not()

@@ -19,12 +19,12 @@ if importlib.util.find_spec("triton") is None:
 def limit_grid(monkeypatch):
     """Lets a short signal take the shape of a long one: these lines, and a middle."""
 
-    from specgrad_kernels.backends.triton import grid
+    from specgrad_kernels.backends.triton import coarse_grid
 
-    def limit(lines, middles=grid.MIDDLE_LOGS):
-        monkeypatch.setattr(grid, "LINE_LOGS", lines)
-        monkeypatch.setattr(grid, "MIDDLE_LOGS", middles)
-        monkeypatch.setattr(grid, "GOOD_COLUMNS", 0)
+    def limit(lines, middles=coarse_grid.MIDDLE_LOGS):
+        monkeypatch.setattr(coarse_grid, "LINE_LOGS", lines)
+        monkeypatch.setattr(coarse_grid, "MIDDLE_LOGS", middles)
+        monkeypatch.setattr(coarse_grid, "GOOD_COLUMNS", 0)
         forget()
 
     yield limit
@@ -50,8 +50,7 @@ def forget():
 
     from triton_tools.compare import forget_programs
 
-    from specgrad_kernels.backends.triton import grid
+    from specgrad_kernels.backends.triton import coarse_grid
 
-    grid.split_cells.cache_clear()
-    grid.plan_grid.cache_clear()
+    coarse_grid.plan_grid.cache_clear()
     forget_programs()

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +14,15 @@ from triton_tools.lists import MODELS
 
 from specgrad_kernels import FilterPlan, FilterSpec, backends, design, filter_grads_
 from specgrad_kernels.backends import BACKENDS, triton
-from specgrad_kernels.backends.triton import numbers, signals, targets
-from specgrad_kernels.backends.triton.grid import LINE_LOGS, WIDE_LINE, plan_grid
+from specgrad_kernels.backends.triton import (
+    compiling,
+    precompile,
+    schedule,
+    signals,
+    tables,
+    targets,
+)
+from specgrad_kernels.backends.triton.coarse_grid import LINE_LOGS, WIDE_LINE, plan_grid
 
 without_gpu = pytest.mark.skipif(
     torch.cuda.is_available() or triton.interpreting(), reason="a GPU or the interpreter is there"
@@ -23,10 +32,8 @@ without_gpu = pytest.mark.skipif(
 @pytest.fixture
 def _forget_problem():
     triton.why_not.cache_clear()
-    triton.launcher_problem.cache_clear()
     yield
     triton.why_not.cache_clear()
-    triton.launcher_problem.cache_clear()
 
 
 def test_it_is_the_first_choice():
@@ -59,7 +66,7 @@ def _card(**properties):
 @pytest.mark.parametrize(
     ("properties", "sentence"),
     [
-        ({"major": 7, "minor": 5}, "compute capability 7.5"),
+        ({"major": 7, "minor": 0}, "compute capability 7.0"),
         ({"shared_memory_per_block_optin": 1 << 14}, "16,384 bytes of shared memory"),
     ],
 )
@@ -76,7 +83,7 @@ def _use_launcher(monkeypatch, get_current_target):
 @pytest.fixture
 def _two_cards(monkeypatch, _forget_problem):
     """A machine with an old card beside a fit one, on which Triton works."""
-    cards = [_card(major=7, minor=5)(0), _card()(1)]
+    cards = [_card(major=7, minor=0)(0), _card()(1)]
     monkeypatch.setattr(torch.cuda, "get_device_properties", cards.__getitem__)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
@@ -90,11 +97,11 @@ def _two_cards(monkeypatch, _forget_problem):
 @pytest.mark.usefixtures("_two_cards")
 def test_an_old_card_does_not_rule_out_the_other():
     assert triton.why_not() is None
-    assert "7.5" in triton.unsupported_reason(FilterSpec(), torch.device("cuda:0"))
+    assert "7.0" in triton.unsupported_reason(FilterSpec(), torch.device("cuda:0"))
     assert triton.unsupported_reason(FilterSpec(), torch.device("cuda:1")) is None
     assert backends.choose("auto", FilterSpec(), torch.device("cuda:0")).NAME == "torch"
     assert backends.choose("auto", FilterSpec(), torch.device("cuda:1")).NAME == "triton"
-    with pytest.raises(RuntimeError, match=r"compute capability 7\.5"):
+    with pytest.raises(RuntimeError, match=r"compute capability 7\.0"):
         backends.choose("triton", FilterSpec(), torch.device("cuda:0"))
 
 
@@ -157,7 +164,7 @@ def test_strategies_are_named(length, dtype, strategy):
 
 def test_the_promise_for_every_layer_of_the_models(monkeypatch):
     """Where grids are solved in float64, as an A100 does; other cards may be in this machine."""
-    monkeypatch.setattr(targets, "all_solve_finer", lambda dtype: True)
+    monkeypatch.setattr(targets, "all_solve_in_float64", lambda dtype: True)
     lengths = {length for model in MODELS.values() for length in model}
     bounds = [triton.explain(FilterSpec(), length, 0, torch.float32)[1] for length in lengths]
     assert 1e-7 < min(bounds) <= max(bounds) <= 2e-7
@@ -207,7 +214,7 @@ def test_detrend_is_named_with_its_radius():
 def test_describe_counts_launches(monkeypatch):
     model = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3), torch.nn.Conv2d(16, 16, 3))
     plan = FilterPlan.for_model(model)
-    monkeypatch.setattr(FilterPlan, "_backend", triton)
+    monkeypatch.setattr(FilterPlan, "_choose_backend", lambda plan: triton.UNDER_AUTO)
     assert plan.describe().endswith("4,608 weights, fft on triton, 3 launches")
 
 
@@ -224,7 +231,7 @@ def test_gains_invert_the_window(length, double):
         wave = np.cos(2 * np.pi / length * (k * np.arange(length) % length) + 0.3)
         coarse = (wave[cells % length] * taps).sum(axis=1)
         solved = np.fft.irfft(
-            np.fft.rfft(coarse) * numbers.gains(grid, np.ones(cutoff)) * grid.cells, n=grid.cells
+            np.fft.rfft(coarse) * tables.gains(grid, np.ones(cutoff)) * grid.cells, n=grid.cells
         )
         back = np.zeros(length)
         np.add.at(back, cells % length, taps * solved[:, None])
@@ -234,8 +241,69 @@ def test_gains_invert_the_window(length, double):
 @pytest.mark.parametrize("log", LINE_LOGS)
 def test_every_bin_of_a_line_is_somewhere(log):
     lanes = 256 if log == WIDE_LINE else 64
-    order = numbers.bin_order(log, lanes).T.reshape(-1, 1 << log)
+    order = tables.bin_order(log, lanes).T.reshape(-1, 1 << log)
     assert (np.sort(order, axis=1) == np.arange(1 << log)).all()
+
+
+def test_offsets_beyond_32_bits_are_refused():
+    assert schedule._launch("spread", [{"GRID": 2**31 - 1}]).programs.max() == 2**31 - 1
+    with pytest.raises(ValueError, match="in several calls"):
+        schedule._launch("spread", [{"GRID": 2**31}])
+
+
+def test_warps_follow_the_wave_size():
+    """A thread of ``interpolate`` has 16 bytes of a cell, on waves of 64 threads too."""
+    sizes = {"HOP": 8, "WIDTH": 8, "ROWS": 64}
+    for target, warps in {"sm_80": 4, "gfx1100": 4, "gfx942": 2}.items():
+        options = targets.options_of("interpolate", sizes, torch.float32, target)
+        assert options["num_warps"] == warps
+
+
+def test_compiling_goes_on_side_by_side_and_says_how_far_it_is(capsys):
+    wanted = compiling.variants(MODELS["resnet20"], FilterSpec())
+    together = threading.Barrier(2, timeout=30)
+
+    def compile_one(variant):
+        if variant.kernel != "spread":
+            together.wait()  # two at a time, or never
+        return variant.kernel
+
+    assert compiling.side_by_side(wanted, compile_one) == ["spread", "filter_grid", "interpolate"]
+    assert not capsys.readouterr().err
+    assert compiling.side_by_side(wanted, lambda variant: time.sleep(0.05), quiet=0) == [None] * 3
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4
+    assert "compiling 3 GPU kernels" in said[0]
+    assert "3 of 3" in said[3]
+
+
+def test_a_kernel_that_cannot_be_compiled_raises_when_the_others_are_done():
+    wanted = compiling.variants(MODELS["resnet20"], FilterSpec())
+    done = []
+
+    def compile_one(variant):
+        if variant.kernel == "filter_grid":
+            raise ValueError("planted")
+        done.append(variant.kernel)
+
+    with pytest.raises(ValueError, match="planted"):
+        compiling.side_by_side(wanted, compile_one)
+    assert sorted(done) == ["interpolate", "spread"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "a100"], "like sm_80, sm_90 or gfx942; got 'a100'"),
+        (["--model", "alexnet"], "alexnet"),
+        ([], "name one, such as --target sm_90"),
+    ],
+)
+@without_gpu
+def test_what_cannot_be_compiled_ahead_is_said(capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        precompile.main(arguments)
+    assert message in capsys.readouterr().err
 
 
 def test_strides_that_merge_are_merged():

@@ -11,7 +11,8 @@ from triton_tools.lists import MODELS
 from triton_tools.offline import TARGETS, resources, variants
 from triton_tools.resources import all_variants, row_of
 
-from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, handles, interpreting
+from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, binding, interpreting
+from specgrad_kernels.backends.triton.compiling import gpu_target
 from specgrad_kernels.spec import FilterSpec
 
 pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")
@@ -53,7 +54,7 @@ def test_table_says_what_the_compiler_says(variant, target):
     assert cost.spilled_bytes == 0
     assert cost.shared_bytes <= NEEDED_SHARED_MEMORY
     if triton.__version__ == TABLE_MADE_WITH:
-        listed = LISTED[variant.kernel, variant.label, variant.name, target]
+        listed = LISTED[variant.kernel, variant.label, variant.dtype_name, target]
         assert tuple(listed.values()) == row_of(variant, target, cost)
 
 
@@ -64,12 +65,14 @@ def test_nothing_in_the_table_spills():
 
 
 def test_table_lists_every_kernel_in_every_dtype_on_every_target():
-    assert set(LISTED) == {(v.kernel, v.label, v.name, t) for v in all_variants() for t in TARGETS}
+    assert set(LISTED) == {
+        (v.kernel, v.label, v.dtype_name, t) for v in all_variants() for t in TARGETS
+    }
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_addresses_can_be_arguments(target):
-    signature = {"table": "*i64", "addresses": ("i64",) * handles.MOST}
-    source = ASTSource(handles.store_addresses, signature)
-    compiled = triton.compile(source, target=TARGETS[target], options={"num_warps": 1})
+    signature = {"table_ptr": "*i64", "addresses": ("i64",) * binding.MAX_ADDRESSES}
+    source = ASTSource(binding.store_addresses, signature)
+    compiled = triton.compile(source, target=gpu_target(target), options={"num_warps": 1})
     assert compiled.metadata.shared == 0

@@ -32,7 +32,7 @@ def _errors(grads, spec, target="sm_80"):
     return max(errors), names
 
 
-BAND = ["spread", "solve", "interpolate"]
+BAND = ["spread", "filter_grid", "interpolate"]
 
 
 @pytest.mark.parametrize("dtype", only([torch.float32], TOLERANCE), ids=str)
@@ -74,7 +74,7 @@ def test_band_with_shorter_cells(ratio, dtype):
 def test_band_with_split_lines(limit_grid):
     limit_grid(lines=(3,))
     error, names = _errors(random_grads([1536]), FilterSpec())
-    assert names == ["spread", "middle", "solve", "middle", "interpolate"]
+    assert names == ["spread", "second_factor", "filter_grid", "second_factor", "interpolate"]
     assert error < TOLERANCE[torch.float32]
 
 
@@ -104,10 +104,20 @@ def test_band_where_float64_is_slow():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("target", ["sm_75", "sm_90"])
 @pytest.mark.parametrize("spec", [FilterSpec(), FilterSpec("lap"), FilterSpec("gaussian")])
-def test_code_for_sm_90(spec):
-    error, _ = _errors(random_grads([432]), spec, "sm_90")
+def test_code_for_other_targets(spec, target):
+    error, _ = _errors(random_grads([432]), spec, target)
     assert error < TOLERANCE[torch.float32]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_on_sm_75(dtype):
+    """It rounds to bfloat16 by integer instructions, having none for that."""
+    for spec in (FilterSpec(), FilterSpec("lap")):
+        error, _ = _errors(random_grads([432], dtype), spec, "sm_75")
+        assert error < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("dtype", only([torch.float32], [torch.float32, torch.bfloat16]), ids=str)

@@ -8,36 +8,39 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specgrad_kernels import design
 from specgrad_kernels.backends import torch_ref
+from specgrad_kernels.backends.triton import failures
 from specgrad_kernels.kinds import LocalAverage
 from specgrad_kernels.spec import FilterSpec
 
 NAME = "triton"
 
-NEEDED_CAPABILITY = (8, 0)
+NEEDED_CAPABILITY = (7, 5)
 NEEDED_SHARED_MEMORY = 48 * 1024
 
 
 def interpreting() -> bool:
-    """Whether kernels are interpreted on the CPU instead of compiled for a GPU."""
+    """True where kernels are interpreted on the CPU instead of compiled for a GPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def device_problem(index: int) -> str | None:
-    """Why the kernels cannot run on one GPU, in a sentence."""
+    """Return why the kernels cannot run on one GPU, in a sentence, or ``None``."""
     properties = torch.cuda.get_device_properties(index)
     capability = (properties.major, properties.minor)
     if torch.version.hip is None and capability < NEEDED_CAPABILITY:
         return (
             f"{properties.name} has compute capability {capability[0]}.{capability[1]} and the "
-            "kernels need 8.0 (Ampere) or later; backend='torch' serves it"
+            "kernels need 7.5 (Turing) or later; backend='torch' serves it"
         )
     shared = getattr(properties, "shared_memory_per_block_optin", NEEDED_SHARED_MEMORY)
     if shared < NEEDED_SHARED_MEMORY:
@@ -45,12 +48,11 @@ def device_problem(index: int) -> str | None:
             f"{properties.name} has {shared:,} bytes of shared memory per block and the kernels "
             f"need {NEEDED_SHARED_MEMORY:,}; backend='torch' serves it"
         )
-    return None
+    return failures.reason(torch.device("cuda", index))
 
 
-@lru_cache(maxsize=1)
 def launcher_problem() -> str | None:
-    """Why Triton cannot launch here: it compiles a part of itself at its first use."""
+    """Return why Triton cannot launch here: it compiles a part of itself at its first use."""
     from triton.runtime import driver
 
     try:
@@ -66,7 +68,7 @@ def launcher_problem() -> str | None:
 
 @lru_cache(maxsize=1)
 def why_not() -> str | None:
-    """``None`` where Triton and a GPU it can use are at hand."""
+    """Return ``None`` where Triton and a GPU it can use are at hand, else the reason."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
     if interpreting():
@@ -98,6 +100,38 @@ def run(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     launch.run(grads, spec)
 
 
+class _OrTorch:
+    """This backend where it was not asked for by name: PyTorch takes over where kernels fail."""
+
+    NAME = NAME
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in globals():
+            raise AttributeError(name)
+        return globals()[name]  # all but ``run`` is the module's
+
+    def run(self, grads: Sequence[Tensor], spec: FilterSpec) -> None:
+        """Filter in place by the kernels, or by PyTorch with one warning for each failure."""
+        try:
+            run(grads, spec)
+        except failures.KernelFailure as failure:
+            if str(failure) not in self._warned:
+                self._warned.add(str(failure))
+                warnings.warn(
+                    f"{failure}. The torch backend filters on this device from now on; "
+                    "backend='triton' raises instead",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            torch_ref.run(grads, spec)
+
+
+UNDER_AUTO = _OrTorch()
+
+
 def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[str, float, int]:
     """Strategy, error bound and workspace in bytes of one layer.
 
@@ -109,25 +143,27 @@ def explain(spec: FilterSpec, d: int, index: int, dtype: torch.dtype) -> tuple[s
     from specgrad_kernels.backends.triton import schedule, signals, targets
 
     double = dtype is torch.float64
-    loss = signals.loss_of(spec, d, index, double)
-    wanted = loss.wanted
-    if wanted is None or loss.strategy == "stacked":
+    removal = signals.removal_of(spec, d, index, double)
+    wanted = removal.wanted
+    if wanted is None or removal.strategy == "stacked":
         return torch_ref.explain(spec, d, index, dtype)
-    built = schedule.build([signals.plain_signal(d, index)], spec, double)
+    built = schedule.build([signals.contiguous_signal(d, index)], spec, double)
     workspace = built.workspace * (8 if double else 4) + built.borders * dtype.itemsize
     if isinstance(wanted, LocalAverage):
         name = f"tiles, radius {wanted.radius}"
         bound = wanted.norm * design.average_rounding(double, wanted.radius, wanted.box)
-    elif loss.strategy == "means" or loss.grid is None:
+    elif removal.strategy == "means" or removal.grid is None:
         name, bound = "means", design.rounding(double)
     else:
-        name, bound = loss.grid.describe(), loss.grid.error(targets.all_solve_finer(dtype))
-        bound *= design.largest_factor(loss.removed)
+        name = removal.grid.describe()
+        bound = removal.grid.error(targets.all_solve_in_float64(dtype))
+        assert removal.removed is not None, "a grid is made for bins"
+        bound *= design.largest_factor(removal.removed)
     return name, bound + design.stored_rounding(dtype, wanted.norm), workspace
 
 
 def launches(spec: FilterSpec, layers: Sequence[tuple[int, torch.dtype]]) -> str:
-    """How many kernels one call launches, and what is left to PyTorch.
+    """Return the kernels that one call launches, and the calls left to PyTorch, as text.
 
     >>> launches(FilterSpec(), [(36864, torch.float32)] * 5)
     '3 launches'
@@ -139,11 +175,11 @@ def launches(spec: FilterSpec, layers: Sequence[tuple[int, torch.dtype]]) -> str
     groups: dict[torch.dtype, list[signals.Signal]] = {}
     stacked = set()
     for index, (d, dtype) in enumerate(layers):
-        loss = signals.loss_of(spec, d, index, dtype is torch.float64)
-        if loss.strategy == "stacked":
-            stacked.add((loss, dtype))
-        elif loss.strategy != "identity":
-            groups.setdefault(dtype, []).append(signals.plain_signal(d, index))
+        removal = signals.removal_of(spec, d, index, dtype is torch.float64)
+        if removal.strategy == "stacked":
+            stacked.add((removal, dtype))
+        elif removal.strategy != "identity":
+            groups.setdefault(dtype, []).append(signals.contiguous_signal(d, index))
     count = sum(
         len(schedule.build(members, spec, dtype is torch.float64).launches)
         for dtype, members in groups.items()

@@ -1,8 +1,8 @@
-"""Columns of the device tables, a row per program and a row per memory layout, and how kernels
+"""Device tables: a row per Triton program, a row per memory layout, and device functions that
 read them.
 
-Host code knows a program's columns by their names, kernels by numbers: ``tl.constexpr``, as they
-may read no other kind of global.
+Host code addresses a program's fields by name, kernels by ``tl.constexpr`` index, the only kind of
+global that kernels may read.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 NAMES = (
-    "SLOT",  # index into the table of addresses
+    "ADDRESS",  # index into the table of gradient addresses
     "LAYOUT",  # row of the table of layouts
-    "PLAIN",  # 1 where the samples are one run in memory and the kernel's cells are the signal's
+    "VECTOR",  # 1 where samples are contiguous and the kernel's cells have the signal's length
     "FIRST",  # first cell, line or sample of this program
     "CELLS",  # length of the coarse grid
     "HOP",  # samples of a cell
@@ -21,65 +21,80 @@ NAMES = (
     "LOG_MIDDLE",
     "LOG_ROWS",
     "BIN",  # column bin of this program
-    "GRID",  # places in the workspace: the coarse grid, its transform, what comes back
+    "GRID",  # offsets into the workspace: the coarse grid, its split lines, the filtered lines
     "LINES",
-    "BACK",
-    "TAPS",  # places among the coefficients: the window, the column transform, turns and gains
+    "RESULT",
+    "TAPS",  # offsets into the coefficients: the window, the column DFT, twiddles and gains
     "MATRIX",
-    "TURNS",
+    "TWIDDLES",
 )
-"""A program's row."""
-(SLOT, LAYOUT, PLAIN, FIRST, CELLS, HOP, COLUMNS, LOG_MIDDLE) = map(tl.constexpr, range(8))
-(LOG_ROWS, BIN, GRID, LINES, BACK, TAPS, MATRIX, TURNS) = map(tl.constexpr, range(8, 16))
+"""Fields of a program's row."""
+(ADDRESS, LAYOUT, VECTOR, FIRST, CELLS, HOP, COLUMNS, LOG_MIDDLE) = map(tl.constexpr, range(8))
+(LOG_ROWS, BIN, GRID, LINES, RESULT, TAPS, MATRIX, TWIDDLES) = map(tl.constexpr, range(8, 16))
 COUNT = tl.constexpr(len(NAMES))
 
 (BASE, SIZE1, SIZE2, SIZE3, STRIDE0, STRIDE1, STRIDE2, STRIDE3) = map(tl.constexpr, range(8))
-"""A layout's row: elements from a tensor's first to the signal's first; then sizes and strides of
-up to four collapsed dimensions, outermost first."""
+"""Fields of a layout's row: elements from a tensor's first to the signal's first; then sizes and
+strides of up to four collapsed dimensions, outermost first."""
 LAYOUT_COUNT = tl.constexpr(8)
 
-LENGTH = CELLS  # of a signal from which averages are subtracted: its cells are samples
-RADIUS = COLUMNS  # samples on each side that are smoothed with one
+# the same fields under the names of the kernels that subtract averages
+LENGTH = CELLS  # samples of the signal
+RADIUS = COLUMNS  # samples on each side that are averaged with one
 BORDER = BIN  # number of the tile border around which samples are saved
-BORDERS = GRID  # where its saved samples begin
+BORDERS = GRID  # offset of its saved samples
+
+if hasattr(tl, "debug_barrier"):
+
+    @triton.jit
+    def block_barrier():
+        """Wait for all warps of this program."""
+        tl.debug_barrier()
+
+else:  # its announced name
+
+    @triton.jit
+    def block_barrier():
+        """Wait for all warps of this program."""
+        tl.barrier()
 
 
 @triton.jit
-def number(programs, FIELD: tl.constexpr):
-    """One number of this program's row."""
-    return tl.load(programs + tl.program_id(0) * COUNT + FIELD)
+def read_field(programs_ptr, FIELD: tl.constexpr):
+    """Read one field of this program's row."""
+    return tl.load(programs_ptr + tl.program_id(0) * COUNT + FIELD)
 
 
 @triton.jit
-def find_signal(pointers, table, programs, ELEMENT: tl.constexpr):
-    """Address of the signal's first sample, in 64 bits: a stack may be larger than 2**31; and the
-    signal's row of the table of layouts."""
+def find_signal(addresses_ptr, layouts_ptr, programs_ptr, ELEMENT: tl.constexpr):
+    """Address of the signal's first sample, in 64 bits since a stack may exceed 2**31 bytes, and a
+    pointer to the signal's layout."""
     SIZE: tl.constexpr = ELEMENT.primitive_bitwidth // 8
-    layout = table + number(programs, LAYOUT) * LAYOUT_COUNT
-    base = tl.load(layout + BASE)
-    return tl.load(pointers + number(programs, SLOT)) + base * SIZE, layout
+    layout_ptr = layouts_ptr + read_field(programs_ptr, LAYOUT) * LAYOUT_COUNT
+    base = tl.load(layout_ptr + BASE)
+    return tl.load(addresses_ptr + read_field(programs_ptr, ADDRESS)) + base * SIZE, layout_ptr
 
 
 @triton.jit
-def samples_at(address, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr):
-    """The address as a pointer; ``ALIGNED`` promises 16 bytes, and then accesses are wide."""
-    samples = address.to(tl.pointer_type(ELEMENT))
+def pointer_to(address, ELEMENT: tl.constexpr, ALIGNED: tl.constexpr):
+    """Cast an address to a pointer; ``ALIGNED`` promises 16 bytes, which makes accesses vectors."""
+    samples_ptr = address.to(tl.pointer_type(ELEMENT))
     if ALIGNED:
-        samples = tl.multiple_of(samples, 16)
-    return samples
+        samples_ptr = tl.multiple_of(samples_ptr, 16)
+    return samples_ptr
 
 
 @triton.jit
-def offset_of(n, layout):
-    """Elements from a signal's first sample to its sample ``n``, in logical order."""
-    size1 = tl.load(layout + SIZE1).to(tl.int32)
-    size2 = tl.load(layout + SIZE2).to(tl.int32)
-    size3 = tl.load(layout + SIZE3).to(tl.int32)
+def strided_offsets(n, layout_ptr):
+    """Element offsets from a signal's first sample to its samples ``n``, in logical order."""
+    size1 = tl.load(layout_ptr + SIZE1).to(tl.int32)
+    size2 = tl.load(layout_ptr + SIZE2).to(tl.int32)
+    size3 = tl.load(layout_ptr + SIZE3).to(tl.int32)
     upper3 = n // size3
     upper2 = upper3 // size2
     upper1 = upper2 // size1
-    offset = (n - upper3 * size3).to(tl.int64) * tl.load(layout + STRIDE3)
-    offset += (upper3 - upper2 * size2).to(tl.int64) * tl.load(layout + STRIDE2)
-    offset += (upper2 - upper1 * size1).to(tl.int64) * tl.load(layout + STRIDE1)
-    offset += upper1.to(tl.int64) * tl.load(layout + STRIDE0)
-    return offset
+    offsets = (n - upper3 * size3).to(tl.int64) * tl.load(layout_ptr + STRIDE3)
+    offsets += (upper3 - upper2 * size2).to(tl.int64) * tl.load(layout_ptr + STRIDE2)
+    offsets += (upper2 - upper1 * size1).to(tl.int64) * tl.load(layout_ptr + STRIDE1)
+    offsets += upper1.to(tl.int64) * tl.load(layout_ptr + STRIDE0)
+    return offsets

@@ -1,4 +1,4 @@
-"""The launches of one call: which kernels, which programs, which tables. No tensor is touched."""
+"""The launches of one call: kernels, programs and tables. No tensor is touched."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specgrad_kernels.backends.triton import fields, numbers, targets
-from specgrad_kernels.backends.triton.grid import WIDE_LINE, Grid
-from specgrad_kernels.backends.triton.signals import Loss, Signal, loss_of, plain_signal
+from specgrad_kernels.backends.triton import fields, tables, targets
+from specgrad_kernels.backends.triton.coarse_grid import WIDE_LINE, CoarseGrid
+from specgrad_kernels.backends.triton.signals import Removal, Signal, contiguous_signal, removal_of
 from specgrad_kernels.design import Array
 from specgrad_kernels.kinds import BOUNDARIES, LocalAverage
 from specgrad_kernels.spec import FilterSpec
@@ -39,11 +39,13 @@ class Schedule:
     workspace: int
     borders: int
     launches: list[Launch]
+    removals: list[Removal]
+    """The distinct ones."""
 
 
 @dataclass
-class _Room:
-    """Elements of memory, given out one after the other; aligned starts let loads be wide."""
+class _Allocator:
+    """Elements of memory, given out one after the other; aligned starts make loads vectors."""
 
     length: int = 0
 
@@ -54,13 +56,13 @@ class _Room:
 
 
 @dataclass
-class _Pool(_Room):
+class _CoefficientPool(_Allocator):
     """Coefficient arrays laid end to end, each kept once."""
 
     parts: dict[Hashable, tuple[int, Array]] = field(default_factory=dict)
 
     def add(self, make: Callable[..., Array], *arguments: Any, key: Hashable = None) -> int:
-        """Place of what ``make`` gives; ``key`` stands for arguments that have no hash."""
+        """Offset of the array that ``make`` gives; ``key`` replaces arguments without a hash."""
         key = (make, key or arguments)
         if key not in self.parts:
             part = make(*arguments).ravel()
@@ -76,49 +78,61 @@ class _Pool(_Room):
 
 @dataclass
 class _Job:
-    """What a signal loses, and the numbers that its programs share."""
+    """One signal's removal, and the fields that its programs share."""
 
-    loss: Loss
+    removal: Removal
     row: dict[str, int]
 
     @property
-    def grid(self) -> Grid:
-        assert self.loss.grid is not None, "only signals with a grid are built"
-        return self.loss.grid
+    def grid(self) -> CoarseGrid:
+        assert self.removal.grid is not None, "only signals with a grid are built"
+        return self.removal.grid
 
     def programs(self, starts: Iterable[int], **others: int) -> list[dict[str, int]]:
         return [self.row | others | {"FIRST": start} for start in starts]
 
 
 def _launch(kernel: str, rows: Iterable[dict[str, int]], **sizes: Any) -> Launch:
-    programs = [[row.get(name, 0) for name in fields.NAMES] for row in rows]
-    return Launch(kernel, np.array(programs, dtype=np.int32), sizes)
+    programs = np.array([[row.get(name, 0) for name in fields.NAMES] for row in rows], np.int64)
+    largest = int(np.abs(programs).max(initial=0))
+    if largest > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"one call needs offsets up to {largest:,} elements and the kernels count to "
+            f"{np.iinfo(np.int32).max:,}; filter these gradients in several calls"
+        )
+    return Launch(kernel, programs.astype(np.int32), sizes)
 
 
 def build(signals: Sequence[Signal], spec: FilterSpec, double: bool) -> Schedule:
-    """The schedule for signals whose strategy is not ``identity`` or ``stacked``."""
-    longest_first = sorted(signals, key=lambda signal: -signal.d)
-    pool, room, borders = _Pool(), _Room(), _Room()
+    """Schedule signals whose strategy is not ``identity`` or ``stacked``."""
+    removals = [removal_of(spec, signal.d, signal.index, double) for signal in signals]
+    return build_for(list(zip(signals, removals, strict=True)), spec.boundary, double)
+
+
+def build_for(pairs: Sequence[tuple[Signal, Removal]], boundary: str, double: bool) -> Schedule:
+    """Schedule signals with what is removed from each."""
+    longest_first = sorted(pairs, key=lambda pair: -pair[0].d)
+    pool, room, borders = _CoefficientPool(), _Allocator(), _Allocator()
     jobs: dict[str, list[_Job]] = {"band": [], "means": [], "detrend": []}
-    losses: dict[Loss, Loss] = {}
-    for position, signal in enumerate(longest_first):
-        loss = loss_of(spec, signal.d, signal.index, double)
-        loss = losses.setdefault(loss, loss)  # equal ones work their gains out once
-        row = {"SLOT": signal.index, "LAYOUT": position, "CELLS": signal.d}
-        row["PLAIN"] = int(signal.layout[1:] == plain_signal(signal.d, 0).layout[1:])
-        jobs[loss.strategy].append(_Job(loss, row))
+    removals: dict[Removal, Removal] = {}
+    for position, (signal, own) in enumerate(longest_first):
+        removal = removals.setdefault(own, own)  # equal ones work their gains out once
+        row = {"ADDRESS": signal.index, "LAYOUT": position, "CELLS": signal.d}
+        row["VECTOR"] = int(signal.layout[1:] == contiguous_signal(signal.d, 0).layout[1:])
+        jobs[removal.strategy].append(_Job(removal, row))
     launches = _band(jobs["band"], pool, room) if jobs["band"] else []
     if jobs["means"]:
         rows = (job.row for job in jobs["means"])
         launches.append(_launch("subtract_means", rows, BLOCK=targets.BLOCK[double]))
     if jobs["detrend"]:
-        launches += _detrend(jobs["detrend"], spec.boundary, pool, borders)
-    table = np.array([signal.layout for signal in longest_first], dtype=np.int64)
-    return Schedule(table, pool.array(double), room.length, borders.length, launches)
+        launches += _detrend(jobs["detrend"], boundary, pool, borders)
+    table = np.array([signal.layout for signal, _ in longest_first], dtype=np.int64)
+    coefficients = pool.array(double)
+    return Schedule(table, coefficients, room.length, borders.length, launches, list(removals))
 
 
-def _kernel_forms(grids: Sequence[Grid]) -> set[tuple[int, int]]:
-    """Samples that the kernels' cells have, and the width of their window.
+def _kernel_forms(grids: Sequence[CoarseGrid]) -> set[tuple[int, int]]:
+    """Samples of the kernels' cells, and the width of their window.
 
     A cell may be shorter than the kernel's. So that few signals do not cost two launches of
     their own, they take the form of longer cells that are there anyway.
@@ -132,17 +146,26 @@ def _kernel_forms(grids: Sequence[Grid]) -> set[tuple[int, int]]:
     return kept
 
 
-def _band(jobs: Sequence[_Job], pool: _Pool, room: _Room) -> list[Launch]:
+def form_of(grid: CoarseGrid, forms: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """The form, of those that are compiled, with the shortest cells that hold the grid's."""
+    return min(form for form in forms if form[1] == grid.width and form[0] >= grid.hop)
+
+
+def lanes_of(logs: Iterable[int]) -> int:
+    """Lanes of ``filter_grid`` for lines of such lengths."""
+    return targets.LANES[WIDE_LINE in logs]
+
+
+def _band(jobs: Sequence[_Job], pool: _CoefficientPool, room: _Allocator) -> list[Launch]:
     grids = [job.grid for job in jobs]
     logs = {log for grid in grids for log in (grid.log_rows, grid.log_middle)}
-    pool.add(numbers.roots, frozenset(logs))
+    pool.add(tables.roots, frozenset(logs))
     kept = _kernel_forms(grids)
     by_form: dict[tuple[int, int], list[_Job]] = {}
     for job in jobs:
-        width = job.grid.width
-        hop = min(form[0] for form in kept if form[1] == width and form[0] >= job.grid.hop)
-        _place(job, hop, pool, room)
-        by_form.setdefault((hop, width), []).append(job)
+        form = form_of(job.grid, kept)
+        _place(job, form[0], pool, room)
+        by_form.setdefault(form, []).append(job)
     forms = [
         (members, {"HOP": hop, "WIDTH": width, "ROWS": targets.rows_of(hop)})
         for (hop, width), members in by_form.items()
@@ -150,39 +173,39 @@ def _band(jobs: Sequence[_Job], pool: _Pool, room: _Room) -> list[Launch]:
     launches = [_spread(*form) for form in forms]
     split = [job for job in jobs if job.grid.log_middle]
     if split:
-        launches.append(_middle(split, pool, inverse=False))
-    launches.append(_solve(jobs, pool))
+        launches.append(_second_factor(split, pool, inverse=False))
+    launches.append(_filter_grid(jobs, pool))
     if split:
-        launches.append(_middle(split, pool, inverse=True))
+        launches.append(_second_factor(split, pool, inverse=True))
     return launches + [_interpolate(*form, pool) for form in forms]
 
 
-def _place(job: _Job, hop: int, pool: _Pool, room: _Room) -> None:
-    """Places of the grid, of its transform and of what comes back.
+def _place(job: _Job, hop: int, pool: _CoefficientPool, room: _Allocator) -> None:
+    """Allocate the grid, its split lines and the filtered lines.
 
-    The coarse cells that ``interpolate`` forms take the place of what is no longer needed: the
-    grid, or the transform where the lines are split and the grid's place is taken already.
+    The coarse cells that ``interpolate`` forms reuse what is no longer needed: the grid, or the
+    split lines where the grid's memory is reused already.
     """
     grid, row = job.grid, job.row
     cells, width = grid.cells, grid.width
     tiles = 4 * targets.rows_of(hop)
     formed = -(-cells // (tiles - width)) * tiles
-    row["PLAIN"] &= hop == grid.hop and cells >= width
+    row["VECTOR"] &= hop == grid.hop and cells >= width
     row |= {
         "CELLS": cells,
         "HOP": grid.hop,
         "COLUMNS": grid.columns,
         "LOG_MIDDLE": grid.log_middle,
         "LOG_ROWS": grid.log_rows,
-        "TAPS": pool.add(numbers.taps, grid.window, hop, width),
+        "TAPS": pool.add(tables.taps, grid.window, hop, width),
     }
     if grid.log_middle:
         transform = 2 * (grid.columns // 2 + 1) << (grid.log_middle + grid.log_rows)
-        row["GRID"] = row["BACK"] = room.take(cells)
+        row["GRID"] = row["RESULT"] = room.take(cells)
         row["LINES"] = room.take(max(transform, formed))
     else:
         row["GRID"] = room.take(max(cells, formed))
-        row["BACK"] = room.take(cells)
+        row["RESULT"] = room.take(cells)
 
 
 def _spread(jobs: Sequence[_Job], sizes: dict[str, int]) -> Launch:
@@ -192,42 +215,42 @@ def _spread(jobs: Sequence[_Job], sizes: dict[str, int]) -> Launch:
     return _launch("spread", rows, **sizes)
 
 
-def _middle(jobs: Sequence[_Job], pool: _Pool, inverse: bool) -> Launch:
+def _second_factor(jobs: Sequence[_Job], pool: _CoefficientPool, inverse: bool) -> Launch:
     rows = []
     for job in jobs:
         columns, log_middle, log_rows = job.grid.columns, job.grid.log_middle, job.grid.log_rows
         starts = range(0, 1 << log_rows, targets.MIDDLE_LANES >> (3 if log_middle > 3 else 0))
-        matrix = pool.add(numbers.column_tables, columns)
-        turns = pool.add(numbers.middle_turns, columns, log_middle, log_rows)
+        matrix = pool.add(tables.column_tables, columns)
+        twiddles = pool.add(tables.middle_twiddles, columns, log_middle, log_rows)
         for column_bin in range(columns // 2 + 1):
-            rows += job.programs(starts, BIN=column_bin, MATRIX=matrix, TURNS=turns)
-    return _launch("middle", rows, LANES=targets.MIDDLE_LANES, INVERSE=inverse)
+            rows += job.programs(starts, BIN=column_bin, MATRIX=matrix, TWIDDLES=twiddles)
+    return _launch("second_factor", rows, LANES=targets.MIDDLE_LANES, INVERSE=inverse)
 
 
-def _solve(jobs: Sequence[_Job], pool: _Pool) -> Launch:
-    lanes = targets.LANES[any(job.grid.log_rows == WIDE_LINE for job in jobs)]
+def _filter_grid(jobs: Sequence[_Job], pool: _CoefficientPool) -> Launch:
+    lanes = lanes_of(job.grid.log_rows for job in jobs)
     rows = []
     for job in jobs:
-        grid, loss = job.grid, job.loss
+        grid, removal = job.grid, job.removal
         if grid.circulant:
-            matrix = pool.add(numbers.circulant, grid, loss.gains, key=loss)
+            matrix = pool.add(tables.circulant, grid, removal.gains, key=removal)
             rows += job.programs(range(0, grid.cells, lanes), MATRIX=matrix)
             continue
-        matrix = pool.add(numbers.column_tables, grid.columns)
+        matrix = pool.add(tables.column_tables, grid.columns)
         lines = (grid.columns // 2 + 1) << grid.log_middle
         for first in range(0, lines, 8 * lanes >> grid.log_rows):
-            which = (grid, loss.gains, first, lanes)
-            turns = pool.add(numbers.line_tables, *which, key=(loss, first))
-            rows += job.programs([first], MATRIX=matrix, TURNS=turns)
-    return _launch("solve", rows, LANES=lanes)
+            which = (grid, removal.gains, first, lanes)
+            twiddles = pool.add(tables.line_tables, *which, key=(removal, first))
+            rows += job.programs([first], MATRIX=matrix, TWIDDLES=twiddles)
+    return _launch("filter_grid", rows, LANES=lanes)
 
 
-def _interpolate(jobs: Sequence[_Job], sizes: dict[str, int], pool: _Pool) -> Launch:
+def _interpolate(jobs: Sequence[_Job], sizes: dict[str, int], pool: _CoefficientPool) -> Launch:
     formed = 4 * sizes["ROWS"]
     rows = []
     for job in jobs:
         grid = job.grid
-        back = pool.add(numbers.columns_back, grid.columns)
+        back = pool.add(tables.columns_back, grid.columns)
         # One column of any length: a cell's number is its place.
         whole = {"COLUMNS": 1, "LOG_ROWS": 30} if grid.circulant else {}
         scratch = job.row["LINES" if grid.log_middle else "GRID"]
@@ -237,18 +260,20 @@ def _interpolate(jobs: Sequence[_Job], sizes: dict[str, int], pool: _Pool) -> La
     return _launch("interpolate", rows, **sizes)
 
 
-def _detrend(jobs: Sequence[_Job], boundary: str, pool: _Pool, borders: _Room) -> list[Launch]:
-    averages = [job.loss.wanted for job in jobs if isinstance(job.loss.wanted, LocalAverage)]
+def _detrend(
+    jobs: Sequence[_Job], boundary: str, pool: _CoefficientPool, borders: _Allocator
+) -> list[Launch]:
+    averages = [job.removal.wanted for job in jobs if isinstance(job.removal.wanted, LocalAverage)]
     tile = targets.tile_of(max(average.radius for average in averages))
-    saved = any(job.loss.d > tile for job in jobs)
+    saved = any(job.removal.d > tile for job in jobs)
     copies, filters = [], []
     for job, average in zip(jobs, averages, strict=True):
-        tiles = -(-job.loss.d // tile)
+        tiles = -(-job.removal.d // tile)
         items = 2 * (average.radius + -average.radius % 16)  # around a border
         job.row |= {
             "COLUMNS": average.radius,
             "GRID": borders.take((tiles + 1) * items),
-            "TAPS": pool.add(numbers.weights, average, key=job.loss),
+            "TAPS": pool.add(tables.weights, average, key=job.removal),
         }
         filters += job.programs(range(tiles))
         for border in range(tiles + 1 if saved else 0):

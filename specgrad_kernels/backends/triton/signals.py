@@ -1,4 +1,4 @@
-"""Signals: what each one loses and by which way, where it lies in memory, how it is laid out."""
+"""Signals of a call: the band or average removed from each, and their memory layout."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from specgrad_kernels.backends.triton import numbers
-from specgrad_kernels.backends.triton.grid import Grid, plan_grid
+from specgrad_kernels.backends.triton import tables
+from specgrad_kernels.backends.triton.coarse_grid import CoarseGrid, plan_grid
 from specgrad_kernels.design import Array
-from specgrad_kernels.kinds import Bins, LocalAverage, Numbers
+from specgrad_kernels.kinds import Bins, Numbers
 from specgrad_kernels.layout import collapse
 from specgrad_kernels.spec import FilterSpec
 
@@ -26,48 +26,55 @@ MAX_DIMENSIONS = 4
 
 
 @dataclass(frozen=True)
-class Loss:
-    """What a signal of ``d`` samples loses; equal ones share their tables."""
+class Removal:
+    """Band or average removed from signals of one length; equal ones share their tables."""
 
     d: int
-    parameters: Hashable
+    key: Hashable
     double: bool
     wanted: Numbers | None = field(compare=False)
-
-    @cached_property
-    def removed(self) -> Array:
-        """What is taken out of the first bins, up to the last of which something is."""
-        assert isinstance(self.wanted, Bins)
-        return np.trim_zeros(self.wanted.removed, "b")
-
-    @cached_property
-    def grid(self) -> Grid | None:
-        """The grid on which its band is solved."""
-        return plan_grid(self.d, len(self.removed), self.double)
+    removed: Array | None = field(default=None, compare=False)
+    """Share that is taken out of each of the first bins, up to the last that changes."""
+    grid: CoarseGrid | None = field(default=None, compare=False)
+    """The grid on which the band is filtered."""
+    index: int = field(default=0, compare=False)
+    """A tensor of the call that it applies to."""
 
     @cached_property
     def gains(self) -> Array:
-        """What the bins of its grid are multiplied by."""
+        """Gains of the bins of its grid."""
         assert self.grid is not None
-        return numbers.gains(self.grid, self.removed)
+        assert self.removed is not None
+        return tables.gains(self.grid, self.removed)
 
     @property
     def strategy(self) -> str:
         """``identity``, ``means``, ``detrend``, ``band`` or ``stacked`` (PyTorch, by length)."""
         if self.wanted is None or self.d > MAX_LENGTH:
             return "identity" if self.wanted is None else "stacked"
-        if isinstance(self.wanted, LocalAverage):
+        if self.removed is None:
             return "detrend"
         if len(self.removed) == 1 and self.removed[0] == 1:
             return "means"
         return "stacked" if self.grid is None else "band"
 
+    def describe(self) -> str:
+        """Strategy, and the factors of its grid or its length."""
+        if self.strategy == "band" and self.grid is not None:
+            return self.grid.describe()
+        return f"{self.strategy} of {self.d}"
 
-def loss_of(spec: FilterSpec, d: int, index: int, double: bool) -> Loss:
-    """What the signals of ``d`` samples in tensor ``index`` of a call lose."""
-    parameters = spec.kind.parameters(spec, (d,), index) if d else None
-    wanted = None if parameters is None else spec.kind.numbers(parameters, d, spec)
-    return Loss(d, parameters, double, wanted)
+
+def removal_of(spec: FilterSpec, d: int, index: int, double: bool) -> Removal:
+    """What the filter removes from signals of ``d`` samples in tensor ``index`` of a call."""
+    key = spec.kind.parameters(spec, (d,), index) if d else None
+    wanted = None if key is None else spec.kind.numbers(key, d, spec)
+    if not isinstance(wanted, Bins):
+        return Removal(d, key, double, wanted, index=index)
+    removed = np.trim_zeros(wanted.removed, "b")
+    only_mean = len(removed) == 1 and removed[0] == 1
+    grid = None if only_mean or d > MAX_LENGTH else plan_grid(d, len(removed), double)
+    return Removal(d, key, double, wanted, removed, grid, index)
 
 
 @dataclass(frozen=True)
@@ -80,9 +87,9 @@ class Signal:
 
 
 def signals_of(grad: Tensor, index: int, stack_dims: int) -> list[Signal]:
-    """The signals of one tensor: itself, or the entries of its stack.
+    """Return the signals of one tensor: itself, or the entries of its stack.
 
-    None where no kernel can follow the tensor's layout without a copy.
+    An empty list where no kernel can follow the tensor's layout without a copy.
     """
     sizes, strides = collapse(grad.shape[stack_dims:], grad.stride()[stack_dims:])
     missing = MAX_DIMENSIONS - len(sizes)
@@ -94,6 +101,6 @@ def signals_of(grad: Tensor, index: int, stack_dims: int) -> list[Signal]:
     return [Signal(index, math.prod(sizes), (base, *walk)) for base in bases]
 
 
-def plain_signal(d: int, index: int) -> Signal:
+def contiguous_signal(d: int, index: int) -> Signal:
     """A contiguous signal that is a tensor of its own: sample ``n`` is ``n`` elements on."""
     return Signal(index, d, (0, 1, 1, d, 0, 0, 0, 1))

@@ -6,9 +6,9 @@ The rule follows what compilation and counting show without a GPU (``docs/gpu_re
 - ``spread`` and ``interpolate`` give a thread 16 bytes of a cell, or all of a shorter one:
   registers do not hold several. In half precision these are eight samples, and NVIDIA's assembler
   keeps them in registers only where it may use 168.
-- ``solve`` and ``middle`` give a thread eight values: one lane is one thread. They compute in
-  float64 where a GPU is at least half as fast at it, and so does ``spread`` the sum of a cell: a
-  rounding there is one of the whole result.
+- ``filter_grid`` and ``second_factor`` give a thread eight values: one lane is one thread. They
+  compute in float64 where a GPU is at least half as fast at it, and so does ``spread`` the sum of a
+  cell: a rounding there is one of the whole result.
 - ``subtract_smooth`` gives a thread of NVIDIA's 16 samples in runs of 16 bytes or more; the runs
   share the weights. In float64 it is 8: 16 would not fit in registers.
 """
@@ -20,17 +20,18 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from specgrad_kernels.backends.triton import averages, cells, solve
+from specgrad_kernels.backends.triton import averages, cells, grid_fft
 
-_BAND = (cells.spread, solve.middle, solve.solve, cells.interpolate)
+_BAND = (cells.spread, grid_fft.second_factor, grid_fft.filter_grid, cells.interpolate)
 _AVERAGES = (averages.save_borders, averages.subtract_smooth, averages.subtract_means)
 KERNELS: dict[str, Any] = {kernel.__name__: kernel for kernel in (*_BAND, *_AVERAGES)}
-COARSE = ("solve", "middle")
+COARSE = ("filter_grid", "second_factor")
 """Kernels that see no gradient."""
+WRITES_GRADIENTS = ("interpolate", "subtract_means", "subtract_smooth")
 FAST_AT_DOUBLE = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950")
 """Architectures that do float64 at no less than half the rate of float32; others at a 64th."""
 LANES = {False: 64, True: 256}
-"""Lanes of ``solve``: more where a line needs them."""
+"""Lanes of ``filter_grid``: more where a line needs them."""
 MIDDLE_LANES = 256
 TILE_SAMPLES = 512
 """Samples that a program of ``spread`` loads at a time."""
@@ -50,20 +51,30 @@ def tile_of(radius: int) -> int:
     return 2048 if radius <= 64 else 4096
 
 
+def wave_size(architecture: str) -> int:
+    """Threads of a warp: 64 on AMD's data centre GPUs, 32 elsewhere.
+
+    >>> wave_size("gfx942"), wave_size("gfx1100"), wave_size("sm_80")
+    (64, 32, 32)
+    """
+    return 64 if architecture.startswith("gfx9") else 32
+
+
 def options_of(
     kernel: str, sizes: dict[str, Any], dtype: torch.dtype, architecture: str
 ) -> dict[str, Any]:
     """Launch options of one kernel at its compile-time sizes."""
     warps = 4
+    wave = wave_size(architecture)
     nvidia = architecture.startswith("sm_")
     many = {"maxnreg": 168} if nvidia and dtype.itemsize == 2 else {}
     registers = {}
     if kernel in ("spread", "interpolate"):
         samples = min(16 // dtype.itemsize, sizes["HOP"])
-        warps = TILE_SAMPLES // (32 * samples)
+        warps = max(1, TILE_SAMPLES // (wave * samples))
         registers = many if kernel == "interpolate" and samples == 8 else {}
     elif kernel in COARSE:
-        warps = max(1, sizes["LANES"] // (64 if architecture.startswith("gfx9") else 32))
+        warps = max(1, sizes["LANES"] // wave)
     elif kernel == "save_borders":
         warps = 1
     elif kernel == "subtract_smooth":
@@ -77,7 +88,7 @@ def constants_of(
 ) -> dict[str, Any]:
     """Every compile-time argument of one kernel."""
     real = tl.float64 if dtype is torch.float64 else tl.float32
-    finest = tl.float64 if solves_finer(dtype, architecture) else real
+    finest = tl.float64 if solves_in_float64(dtype, architecture) else real
     known = {
         "ELEMENT": getattr(tl, str(dtype).removeprefix("torch.")),
         "REAL": finest if kernel in COARSE else real,
@@ -98,13 +109,13 @@ def architecture_of(device: torch.device) -> str:
     return str(properties.gcnArchName).split(":")[0]
 
 
-def solves_finer(dtype: torch.dtype, architecture: str) -> bool:
+def solves_in_float64(dtype: torch.dtype, architecture: str) -> bool:
     """Whether grids of such gradients are solved in float64, which is finer than what they hold."""
     return dtype is torch.float32 and architecture in FAST_AT_DOUBLE
 
 
-def all_solve_finer(dtype: torch.dtype) -> bool:
+def all_solve_in_float64(dtype: torch.dtype) -> bool:
     """Whether every GPU here does, or without one what stands in for it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = [torch.device("cuda", index) for index in range(count)] or [torch.device("cpu")]
-    return all(solves_finer(dtype, architecture_of(device)) for device in devices)
+    return all(solves_in_float64(dtype, architecture_of(device)) for device in devices)

@@ -18,7 +18,7 @@ def test_awkward_lengths_in_one_tile_each(method, boundary):
     grads = random_grads([1, 2, 3, 7, 31, 32, 33, 61, 97, 433])
     spec = FilterSpec(method=method, boundary=boundary, **WIDTHS[method])
     assert worst_error(grads, spec) < TOLERANCE[torch.float32]
-    assert launch.find(grads, spec).launches == 1
+    assert launch.calls.find(grads, spec).launches == 1
 
 
 @pytest.mark.parametrize("boundary", only(["count", "reflect"], BOUNDARIES))
@@ -28,7 +28,7 @@ def test_tile_size_and_its_neighbours(method, boundary):
     grads = random_grads([5, tile - 1, tile, tile + 1, 2 * tile + 3])
     spec = FilterSpec(method=method, boundary=boundary, **WIDTHS[method])
     assert worst_error(grads, spec) < TOLERANCE[torch.float32]
-    assert launch.find(grads, spec).launches == 2
+    assert launch.calls.find(grads, spec).launches == 2
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)

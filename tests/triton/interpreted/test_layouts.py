@@ -6,7 +6,7 @@ from representatives import only
 from triton_tools.compare import random_grads
 
 from specgrad_kernels import filter_grads_
-from specgrad_kernels.backends.triton import handles, launch
+from specgrad_kernels.backends.triton import binding, launch
 from specgrad_kernels.spec import FilterSpec
 
 METHODS = ["fft", "lap", "gaussian"]
@@ -47,7 +47,7 @@ def test_layout_does_not_change_the_result(method, make):
 def test_only_layouts_that_cannot_be_walked_are_copied():
     spec = FilterSpec()
     for make in LAYOUTS:
-        copied = launch.find([make()], spec).copied
+        copied = launch.calls.find([make()], spec).copied
         assert bool(copied) is (make is _many_dimensions)
 
 
@@ -96,7 +96,7 @@ def test_empty_gradients_and_identities_launch_nothing():
     grads = [torch.empty(0), torch.ones(5)]
     launch.run(grads, FilterSpec())
     assert torch.equal(grads[1], torch.ones(5))
-    assert launch.find(grads, FilterSpec()).launches == 0
+    assert launch.calls.find(grads, FilterSpec()).launches == 0
 
 
 def test_gradients_that_share_memory_are_refused():
@@ -109,6 +109,6 @@ def test_gradients_that_share_memory_are_refused():
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 20])
 def test_addresses_arrive_as_arguments(count):
     numbers = [2**40 + 16 * index for index in range(count)]
-    table = handles.AddressTable(count, torch.device("cpu"), 0)
+    table = binding.AddressTable(count, torch.device("cpu"), 0)
     table.write(numbers)
     assert table.tensor[:count].tolist() == numbers

@@ -11,7 +11,7 @@ from triton_tools.lists import MODELS
 from triton_tools.shadow import shadow_memory
 
 from specgrad_kernels.backends.triton import schedule
-from specgrad_kernels.backends.triton.signals import plain_signal
+from specgrad_kernels.backends.triton.signals import contiguous_signal
 from specgrad_kernels.spec import FilterSpec
 
 MOST_LAUNCHES = {"resnet20": 3, "resnet18": 5, "wrn56_2": 3, "densenet121": 3, "vit": 3}
@@ -22,7 +22,7 @@ PROMISED = 2e-7
 @pytest.mark.parametrize("name", MODELS)
 def test_launches_and_scratch_memory(name):
     lengths = MODELS[name]
-    signals = [plain_signal(d, index) for index, d in enumerate(lengths)]
+    signals = [contiguous_signal(d, index) for index, d in enumerate(lengths)]
     plan = schedule.build(signals, FilterSpec(), double=False)
     assert len(plan.launches) == MOST_LAUNCHES[name]
     assert plan.workspace <= 0.27 * sum(lengths)
@@ -31,7 +31,7 @@ def test_launches_and_scratch_memory(name):
 
 
 def test_small_layers_fill_a_gpu():
-    signals = [plain_signal(d, index) for index, d in enumerate(MODELS["resnet20"])]
+    signals = [contiguous_signal(d, index) for index, d in enumerate(MODELS["resnet20"])]
     first, _, last = schedule.build(signals, FilterSpec(), double=False).launches
     assert len(first.programs) >= 130
     assert len(last.programs) >= 130

@@ -1,4 +1,4 @@
-"""State per stream and per graph, with streams that are only numbers here."""
+"""Buffers of each stream and graph, with streams that are only numbers here."""
 
 import threading
 
@@ -7,7 +7,7 @@ import torch
 from triton_tools.compare import forget_programs, random_grads, reference
 
 from specgrad_kernels.backends.triton import launch
-from specgrad_kernels.backends.triton.handles import AddressTable
+from specgrad_kernels.backends.triton.binding import AddressTable
 from specgrad_kernels.spec import FilterSpec
 
 LENGTHS = [144, 160]
@@ -27,15 +27,15 @@ def on_stream(monkeypatch):
 
 def test_streams_share_tables_and_nothing_else(on_stream):
     grads = random_grads(LENGTHS)
-    program = launch.find(grads, FilterSpec())
-    first = program.state(grads)
-    assert program.state(grads) is first
+    call = launch.calls.find(grads, FilterSpec())
+    first = call.buffers(grads)
+    assert call.buffers(grads) is first
     on_stream(2)
-    second = launch.find(grads, FilterSpec()).state(grads)
+    second = launch.calls.find(grads, FilterSpec()).buffers(grads)
     for mine, theirs in zip(first.arguments, second.arguments, strict=True):
-        assert mine["programs"] is theirs["programs"]
-        assert mine["coefficients"] is theirs["coefficients"]
-        assert mine["workspace"].data_ptr() != theirs["workspace"].data_ptr()
+        assert mine["programs_ptr"] is theirs["programs_ptr"]
+        assert mine["coefficients_ptr"] is theirs["coefficients_ptr"]
+        assert mine["workspace_ptr"].data_ptr() != theirs["workspace_ptr"].data_ptr()
 
 
 class Watched:
@@ -65,8 +65,8 @@ def test_threads_on_one_stream_do_not_use_each_others_addresses(on_stream, monke
     launch.run(random_grads(LENGTHS), FilterSpec())
     exact = [reference(grads, FilterSpec()) for grads in both]
     second = threading.Thread(target=launch.run, args=(both[1], FilterSpec()))
-    state = launch.find(both[0], FilterSpec()).state(both[0])
-    lock = state._lock = Watched()
+    buffers = launch.calls.find(both[0], FilterSpec()).buffers(both[0])
+    lock = buffers._lock = Watched()
     write = AddressTable.write
 
     def write_and_let_the_other_run(table, new):
@@ -82,7 +82,7 @@ def test_threads_on_one_stream_do_not_use_each_others_addresses(on_stream, monke
             assert (grad.double() - truth).norm() < 5e-7 * truth.norm()
 
 
-def test_threads_build_a_state_once(on_stream):
+def test_threads_prepare_a_call_once(on_stream):
     grads = random_grads(LENGTHS)
     key, built, states = "key", [], []
     kept = launch._Kept()
@@ -92,7 +92,7 @@ def test_threads_build_a_state_once(on_stream):
         built.append(threading.current_thread())
         if len(built) == 1:
             lock.let_run(second)
-        return launch.Program(grads, FilterSpec())
+        return launch.PreparedCall(grads, FilterSpec())
 
     second = threading.Thread(target=lambda: states.append(kept.take(key, build)))
     states.append(kept.take(key, build))
@@ -101,11 +101,11 @@ def test_threads_build_a_state_once(on_stream):
     assert states[0] is states[1]
 
 
-def test_old_programs_are_dropped(on_stream, monkeypatch):
+def test_old_calls_are_dropped(on_stream, monkeypatch):
     monkeypatch.setattr(launch, "MAX_KEPT", 2)
     for length in (41, 43, 47, 53):
-        launch.find([torch.randn(length)], FilterSpec())
-    assert len(launch._programs) == 2
+        launch.calls.find([torch.randn(length)], FilterSpec())
+    assert len(launch.calls.by_layout) == 2
 
 
 def test_two_layouts_of_one_spec_alternate(on_stream):
@@ -115,19 +115,33 @@ def test_two_layouts_of_one_spec_alternate(on_stream):
         launch.run(grads, FilterSpec())
         for grad, truth in zip(grads, exact, strict=True):
             assert (grad.double() - truth).norm() < 5e-7 * truth.norm()
-    assert len(launch._programs) == 2
+    assert len(launch.calls.by_layout) == 2
 
 
-def test_without_pytorchs_guards_programs_are_found_by_layout(on_stream, monkeypatch):
-    monkeypatch.setattr(launch, "TensorGuards", None)
+class _OtherSignature:
+    def __init__(self, tensors):
+        pass
+
+
+class _AlwaysTrue:
+    def __init__(self, *tensors, **sizes):
+        pass
+
+    def check(self, *tensors):
+        return True
+
+
+@pytest.mark.parametrize("changed", [None, _OtherSignature, _AlwaysTrue])
+def test_without_pytorchs_guards_calls_are_found_by_layout(on_stream, monkeypatch, changed):
+    monkeypatch.setattr("torch._C._dynamo.guards.TensorGuards", changed)
     grads = random_grads([41])
-    program = launch.find(grads, FilterSpec())
-    assert not program.fits(*grads)
-    assert launch.find(random_grads([41]), FilterSpec()) is program
+    call = launch.calls.find(grads, FilterSpec())
+    assert not call.matches_layout(*grads)
+    assert launch.calls.find(random_grads([41]), FilterSpec()) is call
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_a_known_program_refuses_what_a_new_one_would(on_stream, inference):
+def test_a_known_call_refuses_what_a_new_one_would(on_stream, inference):
     launch.run(random_grads([41, 43]), FilterSpec())
     for bad in (torch.randn(41, requires_grad=True), torch.randn(41).to(torch.int32)):
         with torch.inference_mode(inference), pytest.raises((TypeError, ValueError)):

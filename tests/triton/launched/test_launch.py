@@ -29,6 +29,15 @@ def test_a_call_filters(device, spec):
     assert max(_errors(grads, exact)) < 1e-6
 
 
+def test_a_bound_launch_keeps_its_code_loaded(device):
+    """Triton unloads code with the last reference to its kernel."""
+    grads = random_grads([41])
+    launch.run(grads, FilterSpec())
+    buffers = launch.calls.find(grads, FilterSpec()).buffers(grads)
+    assert [bound.kernel.name for bound in buffers._launches] == ["subtract_means"]
+    assert all(bound.kernel.function in bound.args for bound in buffers._launches)
+
+
 def test_nothing_has_happened_before_the_device_works(device):
     grads = random_grads(LENGTHS)
     before = [grad.clone() for grad in grads]
@@ -91,12 +100,12 @@ def test_a_graph_keeps_its_addresses_and_its_memory(device):
 def test_recording_often_keeps_no_more(device):
     grads = random_grads([41])
     launch.run(grads, FilterSpec())
-    program = launch.find(grads, FilterSpec())
+    program = launch.calls.find(grads, FilterSpec())
     for _ in range(3):
         with device.record():
             launch.run(grads, FilterSpec())
-    assert len(program._states) == 1
-    assert list(launch._programs.values()) == [program]
+    assert len(program._buffers) == 1
+    assert list(launch.calls.by_layout.values()) == [program]
 
 
 def test_what_a_graph_refers_to_is_not_dropped(device, monkeypatch):
@@ -112,7 +121,7 @@ def test_what_a_graph_refers_to_is_not_dropped(device, monkeypatch):
     exact = reference(grads, FilterSpec())
     device.replay(graph)
     device.work()
-    assert len(launch._programs) == 2
+    assert len(launch.calls.by_layout) == 2
     assert max(_errors(grads, exact)) < 1e-6
 
 

@@ -22,13 +22,15 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 from specgrad_kernels.backends import triton as package
+from specgrad_kernels.backends.triton import fields
 from specgrad_kernels.spec import FilterSpec
 from triton_tools.compare import random_grads
 from triton_tools.execute import execute
 from triton_tools.ptx.machine import Memory, Program
 from triton_tools.warps import Race, run_together
 
-_CALL = "tl.debug_barrier()"
+_CALL = "block_barrier()"
+_ASKED = re.compile(r"\btl\.(debug_)?barrier\(\)")
 _PLACE = re.compile(r"\s*\.loc\s+(\d+) (\d+)")
 
 
@@ -81,6 +83,7 @@ def barriers() -> list[tuple[str, int]]:
     return [
         (name, number)
         for name, function in sorted(device_functions().items())
+        if name != fields.block_barrier.__name__
         for number in range(ast.unparse(ast.parse(function.src)).count(_CALL))
     ]
 
@@ -111,7 +114,7 @@ def only_asked(ptx: str) -> str:
     for line in ptx.splitlines():
         place = _PLACE.match(line)
         if place:
-            asked = _CALL in linecache.getline(files[place[1]], int(place[2]))
+            asked = bool(_ASKED.search(linecache.getline(files[place[1]], int(place[2]))))
         if asked or "bar.sync" not in line:
             kept.append(line)
     return "\n".join(kept)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specgrad_kernels.backends import torch_ref
-from specgrad_kernels.backends.triton import launch
+from specgrad_kernels.backends.triton import failures, launch
 from specgrad_kernels.spec import FilterSpec
 
 TOLERANCE = {
@@ -22,8 +22,8 @@ TOLERANCE = {
 
 def forget_programs() -> None:
     """Drop everything that is kept from call to call."""
-    launch._programs.clear()
-    launch._latest.clear()
+    launch.calls.clear()
+    failures.forget()
 
 
 def random_grads(

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from specgrad_kernels.backends.triton import fields, schedule
-from specgrad_kernels.backends.triton.signals import plain_signal
+from specgrad_kernels.backends.triton.signals import contiguous_signal
 from specgrad_kernels.backends.triton.targets import KERNELS
 from specgrad_kernels.spec import FilterSpec
 from triton_tools import model
@@ -142,14 +142,13 @@ class Case:
     @property
     def variant(self) -> Variant:
         """What is compiled."""
-        launch = self.launch()
-        return Variant(launch.kernel, tuple(sorted(launch.sizes.items())), self.dtype)
+        return Variant.from_launch(self.launch(), self.dtype)
 
     @property
     def name(self) -> str:
         """As the table has it."""
         row = dict(zip(fields.NAMES, self.row(), strict=True))
-        other = "" if self.dtype is torch.float32 else f", {self.variant.name}"
+        other = "" if self.dtype is torch.float32 else f", {self.variant.dtype_name}"
         other += "" if self.target == TARGET else f", {self.target}"
         if self.method != "fft":
             return f"{self.method}{other}"
@@ -190,15 +189,15 @@ class Case:
 
 _FINER = (
     Case("spread", 36864),
-    Case("solve", 432),
-    Case("solve", 2304),
-    Case("solve", 4608),
-    Case("solve", 9216),
-    Case("solve", 18432),
-    Case("solve", 36864),
-    Case("solve", 147456),
-    Case("middle", 2359296),
-    Case("middle", 2359296, inverse=True),
+    Case("filter_grid", 432),
+    Case("filter_grid", 2304),
+    Case("filter_grid", 4608),
+    Case("filter_grid", 9216),
+    Case("filter_grid", 18432),
+    Case("filter_grid", 36864),
+    Case("filter_grid", 147456),
+    Case("second_factor", 2359296),
+    Case("second_factor", 2359296, inverse=True),
 )
 """Kernels that compute in float64 on an A100, and in float32 on an A40."""
 CASES = (
@@ -226,7 +225,7 @@ ERROR_LENGTHS = (432, 864, 1728, 2304, 4608, 9216, 18432, 24576, 36864, 589824)
 @cache
 def plan_of(*lengths: int, method: str = "fft") -> schedule.Schedule:
     """The float32 schedule of contiguous layers."""
-    signals = [plain_signal(length, index) for index, length in enumerate(lengths)]
+    signals = [contiguous_signal(length, index) for index, length in enumerate(lengths)]
     return schedule.build(signals, FilterSpec(method=method), double=False)
 
 
@@ -236,12 +235,12 @@ def count(case: Case) -> Counts:
     compiled = compile_variant(case.variant, case.target)
     grads = random_grads([case.length], case.dtype)
     tensors: dict[str, Any] = {
-        "pointers": torch.tensor([grad.data_ptr() for grad in grads]),
-        "table": torch.from_numpy(plan.table).clone(),
-        "programs": torch.from_numpy(launch.programs).clone(),
-        "coefficients": torch.from_numpy(plan.coefficients).clone(),
-        "workspace": torch.ones(plan.workspace),
-        "borders": torch.ones(plan.borders, dtype=case.dtype),
+        "addresses_ptr": torch.tensor([grad.data_ptr() for grad in grads]),
+        "layouts_ptr": torch.from_numpy(plan.table).clone(),
+        "programs_ptr": torch.from_numpy(launch.programs).clone(),
+        "coefficients_ptr": torch.from_numpy(plan.coefficients).clone(),
+        "workspace_ptr": torch.ones(plan.workspace),
+        "borders_ptr": torch.ones(plan.borders, dtype=case.dtype),
     }
     names = KERNELS[launch.kernel].arg_names
     arguments = [tensors[name] for name in names if name in tensors]

@@ -49,19 +49,19 @@ def execute(
     plan = schedule.build(signals, spec, double)
     real = torch.float64 if double else torch.float32
     tensors = {
-        "pointers": torch.tensor([grad.data_ptr() for grad in grads]),
-        "table": torch.from_numpy(plan.table),
-        "coefficients": torch.from_numpy(plan.coefficients),
-        "workspace": torch.full((plan.workspace,), float("nan"), dtype=real),
-        "borders": torch.full((plan.borders,), float("nan"), dtype=dtype),
+        "addresses_ptr": torch.tensor([grad.data_ptr() for grad in grads]),
+        "layouts_ptr": torch.from_numpy(plan.table),
+        "coefficients_ptr": torch.from_numpy(plan.coefficients),
+        "workspace_ptr": torch.full((plan.workspace,), float("nan"), dtype=real),
+        "borders_ptr": torch.full((plan.borders,), float("nan"), dtype=dtype),
     }
     names = []
     for step in plan.launches:
-        variant = Variant(step.kernel, tuple(sorted(step.sizes.items())), dtype)
+        variant = Variant.from_launch(step, dtype)
         if only and step.kernel != only:
             continue
         compiled = compile_variant(variant, target)
-        tensors["programs"] = torch.from_numpy(step.programs)
+        tensors["programs_ptr"] = torch.from_numpy(step.programs)
         kernel = KERNELS[step.kernel]
         arguments = [tensors[name] for name in kernel.arg_names if name in tensors]
         program = Program(compiled.asm["ptx"], compiled.metadata.shared)

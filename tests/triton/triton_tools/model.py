@@ -117,16 +117,16 @@ class Counted:
             return self._figures["spread", "inside"]
         if kernel == "interpolate":
             return self._columns("interpolate", "9 columns", "18 columns", columns)
-        if kernel == "middle":
-            return self._figures["middle", "9 x 64 x 512" + (" back" if inverse else "")]
+        if kernel == "second_factor":
+            return self._figures["second_factor", "9 x 64 x 512" + (" back" if inverse else "")]
         if log == 0:
-            counted = self._figures["solve", "circulant of 54"]
+            counted = self._figures["filter_grid", "circulant of 54"]
             return {name: value * max(row["CELLS"] / 54, 0.2) for name, value in counted.items()}
         # Where lines are split, the columns were transformed before.
         loaded = 0 if row["LOG_MIDDLE"] else columns
-        slope = self._columns("solve", "9 x 64", "18 x 64", loaded)
-        flat = self._figures["solve", "9 x 64"]
-        base = self._figures["solve", f"9 x {max(1 << log, 32)}"]
+        slope = self._columns("filter_grid", "9 x 64", "18 x 64", loaded)
+        flat = self._figures["filter_grid", "9 x 64"]
+        base = self._figures["filter_grid", f"9 x {max(1 << log, 32)}"]
         return {name: value + slope[name] - flat[name] for name, value in base.items()}
 
     def work(self, kernel: str, row: dict[str, int], inverse: bool) -> Work:
@@ -134,7 +134,7 @@ class Counted:
         figures = self.figures(kernel, row, inverse)
         fixed = self._figures[_any_case(kernel)]
         warps, registers = fixed["warps"], fixed["registers"]
-        if kernel == "solve" and row["LOG_ROWS"] == 11:
+        if kernel == "filter_grid" and row["LOG_ROWS"] == 11:
             warps = 8.0
         beside = min(REGISTERS // (registers * 32 * warps), WARPS // warps)
         sectors = figures["sectors"]
@@ -151,7 +151,7 @@ class Counted:
 
 
 def _any_case(kernel: str) -> tuple[str, str]:
-    cases = {"spread": "inside", "interpolate": "9 columns", "middle": "9 x 64 x 512"}
+    cases = {"spread": "inside", "interpolate": "9 columns", "second_factor": "9 x 64 x 512"}
     return kernel, cases.get(kernel, "9 x 512")
 
 

@@ -46,7 +46,7 @@ def all_variants() -> list[Variant]:
         for dtype in FLOAT_DTYPES
         for variant in variants(lengths, spec, dtype)
     }
-    return sorted(found, key=lambda variant: (variant.kernel, variant.label, variant.name))
+    return sorted(found, key=lambda variant: (variant.kernel, variant.label, variant.dtype_name))
 
 
 def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def row_of(variant: Variant, target: str, cost: Resources) -> tuple[str, ...]:
     return (
         variant.kernel,
         variant.label,
-        variant.name,
+        variant.dtype_name,
         target,
         str(cost.warps),
         str(cost.registers),

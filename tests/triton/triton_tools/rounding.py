@@ -15,9 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
-from specgrad_kernels.backends.triton import numbers
-from specgrad_kernels.backends.triton.grid import Grid, plan_grid
-from specgrad_kernels.backends.triton.signals import loss_of
+from specgrad_kernels.backends.triton import tables
+from specgrad_kernels.backends.triton.coarse_grid import CoarseGrid, plan_grid
+from specgrad_kernels.backends.triton.signals import removal_of
 from specgrad_kernels.spec import FilterSpec
 
 Floats = np.ndarray
@@ -86,13 +86,11 @@ def _steps(length: int) -> tuple[int, int]:
 
 def _roots(length: int) -> Floats:
     radix, rest = _steps(length)
-    return numbers.cosine_and_sine(np.outer(np.arange(radix), np.arange(rest)) / length).astype(
-        REAL
-    )
+    return tables.cosine_and_sine(np.outer(np.arange(radix), np.arange(rest)) / length).astype(REAL)
 
 
 def forward(x: Pair, length: int) -> Pair:
-    """``solve.transform`` on the last axis, with bins in their natural order."""
+    """``grid_fft.line_fft`` on the last axis, with bins in their natural order."""
     radix, rest = _steps(length)
     parts = [np.reshape(part, (*part.shape[:-1], radix, rest)) for part in x]
     values = [(parts[0][..., k, :], parts[1][..., k, :]) for k in range(radix)]
@@ -104,7 +102,7 @@ def forward(x: Pair, length: int) -> Pair:
 
 
 def backward(x: Pair, scale: Floats, length: int) -> Pair:
-    """``solve.transform`` back, of ``x * scale``."""
+    """``grid_fft.line_fft`` back, of ``x * scale``."""
     radix, rest = _steps(length)
     parts = [np.reshape(part, (*part.shape[:-1], rest, radix)) for part in (*x, scale)]
     values = [(parts[0][..., k], parts[1][..., k]) for k in range(radix)]
@@ -129,10 +127,10 @@ class Rounded:
     @cached_property
     def removed(self) -> Floats:
         """What is taken out of the first bins."""
-        return loss_of(self.spec, self.d, 0, double=False).removed
+        return removal_of(self.spec, self.d, 0, double=False).removed
 
     @cached_property
-    def grid(self) -> Grid:
+    def grid(self) -> CoarseGrid:
         """As it is planned in float32."""
         grid = plan_grid(self.d, len(self.removed), double=False)
         assert grid is not None
@@ -148,7 +146,7 @@ class Rounded:
     def window(self) -> Floats:
         """``[width, hop]``."""
         width = self.grid.window.width
-        return numbers.taps(self.grid.window, self.grid.hop, width).astype(REAL)
+        return tables.taps(self.grid.window, self.grid.hop, width).astype(REAL)
 
     def spread(self, x: Floats) -> Floats:
         """``cells.spread``: ``[signals, cells]``."""
@@ -170,10 +168,10 @@ class Rounded:
     def solve(self, y: Floats) -> Floats:
         """``solve.solve``: what comes back, ``[signals, columns, rest]``."""
         grid = self.grid
-        gains = numbers.gains(grid, self.removed)
+        gains = tables.gains(grid, self.removed)
         y = y.astype(self.solved_in)
         if grid.circulant:
-            kernel = numbers.circulant(grid, gains).astype(REAL)
+            kernel = tables.circulant(grid, gains).astype(REAL)
             return self._circulant(y, kernel)[:, None].astype(REAL)
         line = self._columns(y.reshape(len(y), grid.columns, -1))
         middle, rows = 1 << grid.log_middle, 1 << grid.log_rows
@@ -181,14 +179,14 @@ class Rounded:
         bins = np.arange(grid.columns // 2 + 1)[:, None]
         at = (bins + grid.columns * np.arange(middle))[..., None]
         at = at + grid.columns * middle * np.arange(rows)
-        scale = gains[np.minimum(at, grid.cells - at)] / numbers.power_share(grid.columns)
+        scale = gains[np.minimum(at, grid.cells - at)] / tables.power_share(grid.columns)
         line = forward(self._before_lines(line), rows)
         line = self._after_lines(backward(line, scale.astype(REAL), rows))
         real, imaginary = (part.reshape(*part.shape[:2], -1).astype(REAL) for part in line)
         return np.concatenate([real, imaginary[:, 1 : (grid.columns + 1) // 2]], axis=1)
 
     def _columns(self, y: Floats) -> Pair:
-        waves = numbers.columns_forward(self.grid.columns).astype(REAL)[:, :, :, None]
+        waves = tables.columns_forward(self.grid.columns).astype(REAL)[:, :, :, None]
         line = (y[:, 0, None] * waves[0, 0], np.zeros_like(y[:, : waves.shape[2]]))
         for column in range(1, self.grid.columns):
             value = (y[:, column] - y[:, 0])[:, None]
@@ -202,16 +200,19 @@ class Rounded:
         middle, rows = 1 << grid.log_middle, 1 << grid.log_rows
         bins = grid.columns // 2 + 1
         if middle > 1:
-            table = numbers.middle_turns(grid.columns, grid.log_middle, grid.log_rows).astype(REAL)
+            table = tables.middle_twiddles(grid.columns, grid.log_middle, grid.log_rows).astype(
+                REAL
+            )
             point, place, both = np.split(table, np.cumsum([2 * bins * middle, 2 * bins * rows]))
             return [
                 point.reshape(2, bins, middle, 1),
                 both.reshape(2, 1, middle, rows),
                 place.reshape(2, bins, 1, rows),
             ]
-        register = numbers.column_tables(grid.columns)[-16 * bins :].reshape(2, bins, 8, 1)
+        register = tables.column_tables(grid.columns)[-16 * bins :].reshape(2, 8, bins)
+        register = np.swapaxes(register, 1, 2)[..., None]
         lane = np.outer(np.arange(bins), np.arange(rows // 8))[:, None] / grid.cells
-        lane = numbers.cosine_and_sine(lane).astype(REAL)
+        lane = tables.cosine_and_sine(lane).astype(REAL)
         turns = _turn(tuple(register.astype(REAL).astype(self.solved_in)), lane, 1)
         return [np.reshape(turns, (2, bins, 1, rows))]
 
@@ -254,7 +255,7 @@ class Rounded:
     def interpolate(self, x: Floats, lines: Floats) -> Floats:
         """``cells.interpolate``: what is left of ``x``."""
         grid, width = self.grid, len(self.window)
-        back = numbers.columns_back(grid.columns).astype(REAL)[:, :, None]
+        back = tables.columns_back(grid.columns).astype(REAL)[:, :, None]
         coarse = np.zeros_like(lines)
         for row in range(grid.columns):
             coarse = fused(-lines[:, row, None], back[row], coarse)

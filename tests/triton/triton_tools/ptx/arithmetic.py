@@ -83,6 +83,7 @@ COMPARE: dict[str, Callable] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
 }
 _FLOATS = ("f32", "f64")
 _ONLY_FLOAT = {("mul",), ("div", "rn"), ("div", "full")}

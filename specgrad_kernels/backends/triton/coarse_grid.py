@@ -1,4 +1,4 @@
-"""How one signal is projected: its cells, its window, and the factors of its coarse grid."""
+"""Choice of the coarse grid of one signal: its cells, its window, its factors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_HOP = 64
 WIDTHS = {False: (8, 12), True: (16,)}
 """Windows that the kernels know, by double precision; none is wider than 16 cells."""
 LINE_LOGS = (3, 5, 6, 8, 9, 11)
-"""Lengths of the lines that ``solve`` transforms, as powers of two."""
+"""Lengths of the lines that ``filter_grid`` transforms, as powers of two."""
 MIDDLE_LOGS = (3, 6)
 WIDE_LINE = 11
 """Lines of this length need 256 lanes, shorter ones 64."""
@@ -67,7 +67,7 @@ def best_window(hop: int, width: int, edge: float) -> Window | None:
 
 
 @dataclass(frozen=True)
-class Grid:
+class CoarseGrid:
     """``d = hop * columns * 2**log_middle * 2**log_rows``; no window where ``hop`` is 1.
 
     One column and no power of two mean that the grid is multiplied by a circulant matrix.
@@ -127,7 +127,6 @@ class Grid:
         return "band " + " x ".join(str(factor) for factor in factors if factor > 1)
 
 
-@lru_cache(maxsize=4096)
 def split_cells(cells: int) -> tuple[int, int, int, int] | None:
     """Cost, columns, log of the middle and of the rows; some nine columns are best.
 
@@ -147,7 +146,7 @@ def split_cells(cells: int) -> tuple[int, int, int, int] | None:
 
 
 @lru_cache(maxsize=4096)
-def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
+def plan_grid(d: int, cutoff: int, double: bool) -> CoarseGrid | None:
     """The coarsest accurate grid that is cheap to solve, ``None`` where there is none.
 
     >>> plan_grid(36864, 921, double=False).describe()
@@ -158,7 +157,7 @@ def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
     True
     """
     edge = max(math.ceil((cutoff - 1) * _EDGE_STEPS / d), 1) / _EDGE_STEPS
-    options: list[tuple[int, Grid]] = []
+    options: list[tuple[int, CoarseGrid]] = []
     hops = [hop for hop in range(2, min(MAX_HOP, d) + 1) if d % hop == 0 and 4 * hop * edge <= 1]
     # A power of two fills the kernels' cells.
     hops.sort(key=lambda hop: (hop & (hop - 1) == 0, hop), reverse=True)
@@ -170,11 +169,11 @@ def plan_grid(d: int, cutoff: int, double: bool) -> Grid | None:
                 continue
             if window.aliasing > _ALIASING[double] or window.amplification > _AMPLIFICATION:
                 continue
-            grid = Grid(d, window, *split[1:], double)
+            grid = CoarseGrid(d, window, *split[1:], double)
             if split[0] <= GOOD_COLUMNS:
                 return grid
             options.append((split[0], grid))
     split = split_cells(d)
     if split is not None:
-        options.append((2 * split[0], Grid(d, None, *split[1:], double)))
+        options.append((2 * split[0], CoarseGrid(d, None, *split[1:], double)))
     return min(options, key=lambda option: option[0])[1] if options else None

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specgrad_kernels import design
-from specgrad_kernels.backends.triton.grid import Grid, Window
-from specgrad_kernels.backends.triton.solve import ROOT_OFFSETS
+from specgrad_kernels.backends.triton.coarse_grid import CoarseGrid, Window
+from specgrad_kernels.backends.triton.grid_fft import ROOT_OFFSETS
 from specgrad_kernels.design import Array
 from specgrad_kernels.kinds import LocalAverage
 
@@ -24,7 +24,7 @@ def taps(window: Window | None, hop: int, width: int) -> Array:
     return padded
 
 
-def gains(grid: Grid, removed: Array) -> Array:
+def gains(grid: CoarseGrid, removed: Array) -> Array:
     """What each bin of the coarse transform is multiplied by, inverse scaling included."""
     spectrum = np.zeros(grid.cells // 2 + 1)
     if grid.window is None:
@@ -35,7 +35,7 @@ def gains(grid: Grid, removed: Array) -> Array:
     return spectrum
 
 
-def circulant(grid: Grid, gains: Array) -> Array:
+def circulant(grid: CoarseGrid, gains: Array) -> Array:
     """The circulant matrix' first column, from ``1 - cells`` to ``cells - 1``, and its sum."""
     kernel = np.fft.irfft(gains * grid.cells, n=grid.cells)
     return np.concatenate([kernel[1:], kernel, [gains[0] * grid.cells]])
@@ -73,7 +73,7 @@ def columns_forward(columns: int) -> Array:
 def column_tables(columns: int) -> Array:
     """``columns_forward``, and for each bin how far the registers of a line are turned."""
     bins = np.arange(columns // 2 + 1)
-    by_register = cosine_and_sine(np.outer(bins, np.arange(8)) / (8 * columns))
+    by_register = cosine_and_sine(np.outer(np.arange(8), bins) / (8 * columns))
     return np.concatenate([columns_forward(columns).ravel(), by_register.ravel()])
 
 
@@ -95,7 +95,7 @@ def columns_back(columns: int) -> Array:
 
 
 def bin_order(log: int, lanes: int) -> NDArray[np.int64]:
-    """Bin that ``solve.transform`` leaves in each register and lane, ``[8, lanes]``."""
+    """Bin that ``grid_fft.transform`` leaves in each register and lane, ``[8, lanes]``."""
     bins = np.tile(np.arange(8), (lanes, 1))
     weight, below = 8, log - 3
     while below > 0:
@@ -109,8 +109,9 @@ def bin_order(log: int, lanes: int) -> NDArray[np.int64]:
     return bins.T
 
 
-def line_tables(grid: Grid, gains: Array, first: int, lanes: int) -> Array:
-    """For one program of ``solve``: gains, and where lines are not split the turns of its lanes."""
+def line_tables(grid: CoarseGrid, gains: Array, first: int, lanes: int) -> Array:
+    """Gains of one program of ``filter_grid``, and the twiddles of its lanes where lines are not
+    split."""
     middle, low = 1 << grid.log_middle, grid.log_rows - 3
     lines = (grid.columns // 2 + 1) * middle
     lane = np.arange(lanes)
@@ -125,7 +126,7 @@ def line_tables(grid: Grid, gains: Array, first: int, lanes: int) -> Array:
     return np.concatenate([scale, cosine_and_sine(place * lowest / grid.cells)])
 
 
-def middle_turns(columns: int, log_middle: int, log_rows: int) -> Array:
+def middle_twiddles(columns: int, log_middle: int, log_rows: int) -> Array:
     """Turns around the transform of the middle: by its points, by places in a row, by both."""
     bins, point, place = map(np.arange, (columns // 2 + 1, 1 << log_middle, 1 << log_rows))
     by_point = np.outer(bins, point) / (columns << log_middle)
@@ -136,7 +137,7 @@ def middle_turns(columns: int, log_middle: int, log_rows: int) -> Array:
 
 
 def roots(logs: Iterable[int]) -> Array:
-    """Turns between the steps of ``solve.transform`` for lines of such lengths."""
+    """Turns between the steps of ``grid_fft.transform`` for lines of such lengths."""
     needed = {1 << step for log in logs for step in range(log, 3, -3)}
     parts = [np.empty(0)]
     for length in ROOT_OFFSETS:

@@ -1,6 +1,6 @@
-"""Launches as calls that carry their arguments: Triton's front end runs once, not at every call.
+"""Launches bound to their arguments: Triton's front end runs once, not at every call.
 
-The table of gradient addresses on the device is written by such calls too.
+The table of gradient addresses on the device is written by such launches too.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from specgrad_kernels.backends.triton import interpreting
 
 INTERPRETING = interpreting()
 """Decided when the kernels are decorated; it cannot change later."""
-MOST = 256
+MAX_ADDRESSES = 256
 """Addresses that one launch carries; 4 KB of arguments is the least that every GPU takes."""
-_FEWEST = 8
-_EXAMPLE = (1 << 40) + 1
+_MIN_ADDRESSES = 8
+_EXAMPLE_ADDRESS = (1 << 40) + 1
+WRITER_OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}
 
 
 def bind(
     stream: int, kernel: Any, grid: tuple[int], arguments: dict[str, Any], *last: Any
 ) -> Callable[..., None]:
-    """A call that launches ``kernel`` on ``stream`` of the current device, compiled and loaded now.
+    """Return a call that launches ``kernel`` on ``stream`` of the current device, loaded now.
 
     ``last`` are examples of the kernel's last arguments, which every call then gives. Tensors
-    go in as addresses: whoever keeps the call keeps them too.
+    go in as addresses: the owner of the call keeps them alive too.
     """
     values = [arguments[name] for name in kernel.arg_names if name in arguments]
     if INTERPRETING:
@@ -39,30 +40,33 @@ def bind(
     options = {name: arguments[name] for name in arguments if name not in kernel.arg_names}
     compiled = kernel.warmup(*values, *last, grid=grid, **options)
     launch = compiled.run  # loads the code, after which ``function`` is known
-    return partial(
+    bound = partial(
         launch,
         *(grid[0], 1, 1, stream, compiled.function, compiled.packed_metadata),
         *(None, None, None),  # metadata and hooks for profilers inside Triton
         *(value.data_ptr() if isinstance(value, Tensor) else value for value in values),
     )
+    # the function is a number: with the last reference to its kernel, Triton unloads the code
+    bound.kernel = compiled  # type: ignore[attr-defined]
+    return bound
 
 
 @triton.jit(do_not_specialize=("addresses",))
-def store_addresses(table, addresses):
+def store_addresses(table_ptr, addresses):
     """Write addresses that came as arguments."""
     for index in tl.static_range(len(addresses)):
-        tl.store(table + index, addresses[index].to(tl.int64))
+        tl.store(table_ptr + index, addresses[index].to(tl.int64))
 
 
-def sizes_of_launches(count: int) -> list[int]:
+def addresses_per_launch(count: int) -> list[int]:
     """Addresses of each launch: powers of two, so that few kernels serve every count.
 
-    >>> sizes_of_launches(20), sizes_of_launches(117), sizes_of_launches(300)
+    >>> addresses_per_launch(20), addresses_per_launch(117), addresses_per_launch(300)
     ([32], [128], [256, 64])
     """
-    whole, rest = divmod(count, MOST)
-    last = [max(_FEWEST, 1 << (rest - 1).bit_length())] if rest else []
-    return [MOST] * whole + last
+    whole, rest = divmod(count, MAX_ADDRESSES)
+    last = [max(_MIN_ADDRESSES, 1 << (rest - 1).bit_length())] if rest else []
+    return [MAX_ADDRESSES] * whole + last
 
 
 class AddressTable:
@@ -73,17 +77,17 @@ class AddressTable:
     """
 
     def __init__(self, count: int, device: torch.device, stream: int) -> None:
-        sizes = sizes_of_launches(count)
+        sizes = addresses_per_launch(count)
         self.tensor = torch.empty(sum(sizes), dtype=torch.int64, device=device)
         self._padding = [0] * (sum(sizes) - count)
         self._writes = []
         for first, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
-            part = {"table": self.tensor[first:], "num_warps": 1, "enable_fp_fusion": True}
-            write = bind(stream, store_addresses, (1,), part, (_EXAMPLE,) * size)
+            part = {"table_ptr": self.tensor[first:], **WRITER_OPTIONS}
+            write = bind(stream, store_addresses, (1,), part, (_EXAMPLE_ADDRESS,) * size)
             self._writes.append((write, first, first + size))
 
     def write(self, addresses: Sequence[int]) -> None:
-        """Put these addresses, as many as the table was made for, in the place of the old ones."""
+        """Replace the addresses; as many as the table was made for."""
         padded = [*addresses, *self._padding]
         for write, first, end in self._writes:
             write(tuple(padded[first:end]))
