@@ -197,6 +197,18 @@ class Config:
     weight_decay: float = setting(1e-3, "weight decay, on every parameter", low=0)
     clip: float = setting(10.0, "bound on the gradient's global norm; 0 for none", low=0)
     server_lr: float = setting(1.0, "server learning rate", low=0)
+    aggregation: str = setting(
+        "mean",
+        "average of the clients' weights: the method's weighted mean, or for each coordinate the "
+        "median or the mean of the middle 40 %, in which all clients count the same",
+        choices=("mean", "median", "trimmed_mean"),
+    )
+    guard: float = setting(
+        10.0,
+        "leave a client out of a round if its update is so many times as long as the median of "
+        "the round's updates; 0 for no limit",
+        low=0,
+    )
     seed: int = setting(0, "seed of everything random", low=0)
 
     eval_every: int = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ from specgrad_fl.config import Config
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.executor import Executor
 from specgrad_fl.machine import peak_mib
-from specgrad_fl.methods import Round, weighted_sum
+from specgrad_fl.methods import Round
 from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import Blueprint, inputs_of
@@ -54,6 +55,22 @@ def _heads(coins: int, probability: float, drawn: torch.Generator) -> list[int]:
         heads = torch.rand(coins, generator=drawn) < probability
         if heads.any():
             return heads.nonzero().flatten().tolist()
+
+
+# of fewer updates the median is one of two, and either could be the wrong one
+FEWEST_GUARDED = 3
+
+
+def _outlying(
+    rows: Tensor, start: Tensor, factor: float, scale: float = 0.0
+) -> tuple[float, list[float]]:
+    """Measure updates: the length from which they are left out, and their lengths.
+
+    In float64, for squares of float32 may be infinite; a median of zero sets no limit.
+    """
+    lengths = [torch.linalg.vector_norm(row - start, dtype=torch.float64) for row in rows]
+    middle = float(torch.stack(lengths).median()) + scale
+    return factor * middle if middle else math.inf, [float(length) for length in lengths]
 
 
 def evaluates(config: Config, done: int) -> bool:
@@ -114,7 +131,8 @@ class Engine:
                 self.run.clients_path, kept, self.flat.size, config.state_ram_mib
             )
             self.executor = executor.choose(*parts)
-        self.states.restore(self.state.client_rounds, self.state.client_digests)
+        state = self.state
+        self.states.restore(state.client_rounds, state.client_digests, self.run.previous_rounds())
         self.executor.start()
         self.board = self.executor.board
         self._restore()
@@ -200,6 +218,8 @@ class Engine:
                     "a smaller lr or clip"
                 )
         trained = time.perf_counter()
+        answered = len(reports)
+        reports, far = self._guarded(reports)
         self._aggregate(number, reports)
         aggregated = time.perf_counter()
         scores = self._scores(number + 1)
@@ -211,12 +231,55 @@ class Engine:
             "aggregate": aggregated - trained,
             "evaluate": evaluated - aggregated,
         }
-        return self._record(number, lr, reports, scores, seconds)
+        remarks = self._remarks(far)
+        return self._record(number, lr, reports, answered, scores, remarks, seconds)
 
     def _kept(self) -> str:
-        """What a run that stops can go back to."""
-        rounds = self.run.load_rounds()
-        return f"the checkpoint of round {rounds} is kept" if rounds else "there is no checkpoint"
+        """Name the checkpoints that a run that stops can go back to."""
+        rounds, before = self.run.load_rounds(), self.run.previous()
+        if not rounds:
+            return "there is no checkpoint"
+        spare = f", and that of round {before['rounds']} as {self.run.previous_path.name}"
+        return f"the checkpoint of round {rounds} is kept{spare if before else ''}"
+
+    def _guarded(self, reports: list[Report]) -> tuple[list[Report], dict[int, str]]:
+        """Leave out updates far longer than the round's median; the rows of the others move up.
+
+        Returns the remaining reports, and the reason for each client that is left out.
+        """
+        board, count, factor = self.board, len(reports), self.config.guard
+        if not factor or count < FEWEST_GUARDED:
+            return reports, {}
+        limit, lengths = _outlying(board.results[:count], board.weights, factor)
+        far = {
+            row: f"its update is {length / limit * factor:.3g} times as long as the round's median,"
+            f" and guard leaves out more than {factor:g}"
+            for row, length in enumerate(lengths)
+            if not length <= limit
+        }
+        if len(board.buffers):
+            scale = float(torch.linalg.vector_norm(board.buffers))
+            limit, lengths = _outlying(board.buffer_results[:count], board.buffers, factor, scale)
+            why = f"the change of its buffers is beyond {limit:.3g}, and guard is {factor:g}"
+            far |= {row: why for row, length in enumerate(lengths) if not length <= limit}
+        kept = [row for row in range(count) if row not in far]
+        for place, row in enumerate(kept):
+            for stack in (board.results, board.buffer_results, *board.states.values()):
+                if place != row:
+                    stack[place].copy_(stack[row])
+        return [reports[row] for row in kept], {reports[row].client: far[row] for row in far}
+
+    def _remarks(self, far: dict[int, str]) -> Record:
+        """Add the clients that the guard left out to what the executor has to say."""
+        said = self.executor.remarks()
+        if not far:
+            return said
+        reasons = [f"client {client}: {why}" for client, why in far.items()]
+        return {
+            **said,
+            "left_out": [*said.get("left_out", ()), *far],
+            "reasons": [*said.get("reasons", ()), *reasons],
+        }
 
     def _aggregate(self, number: int, reports: list[Report]) -> None:
         self._whole = False
@@ -233,6 +296,7 @@ class Engine:
             start=board.weights,
             results=results,
             lr_sums=torch.tensor([r.lr_sum for r in reports], dtype=torch.float64),
+            aggregation=self.config.aggregation,
         )
         weights = self.method.aggregate(finished, self.server)
         self._check_aggregated(weights)
@@ -244,10 +308,10 @@ class Engine:
         if self.config.eval_target == "server":
             board.scored.copy_(weights)
         else:
-            board.scored.copy_(weighted_sum(results, self.method.shares(finished)))
+            board.scored.copy_(finished.average(results, self.method.shares(finished)))
         board.weights.copy_(weights)
         if len(board.buffers):
-            board.buffers.copy_(weighted_sum(board.buffer_results[: len(clients)], shares))
+            board.buffers.copy_(finished.average(board.buffer_results[: len(clients)], shares))
         if self.method.client_vectors:
             for row, client in enumerate(clients):
                 kept = {name: rows[row] for name, rows in board.states.items()}
@@ -307,10 +371,17 @@ class Engine:
         return {"best_accuracy": self.executor.score().accuracy}
 
     def _record(
-        self, number: int, lr: float, reports: list[Report], scores: Record, seconds: Record
+        self,
+        number: int,
+        lr: float,
+        reports: list[Report],
+        answered: int,
+        scores: Record,
+        remarks: Record,
+        seconds: Record,
     ) -> Record:
-        vector = 4 * self.flat.size * len(reports)
-        payload = 4 * self.flat.buffer_size * len(reports)
+        vector = 4 * self.flat.size * answered
+        payload = 4 * self.flat.buffer_size * answered
         busy = sum(report.seconds for report in reports)
         filtering = sum(report.filter_seconds for report in reports)
         return {
@@ -321,7 +392,7 @@ class Engine:
             "bytes_down": self.method.down * vector + payload,
             "bytes_up": self.method.up * vector + payload,
             **scores,
-            **self.executor.remarks(),
+            **remarks,
             "time": time.time(),
             "seconds": {**seconds, "client_compute": busy - filtering, "client_filter": filtering},
             "filter_share": filtering / busy,

@@ -131,9 +131,11 @@ class LoadedRun:
         return [flattened(record) for record in self.directory.records()]
 
     def model(self, which: str = "best") -> nn.Module:
-        """The model with the weights of the ``best`` evaluation or of the ``last`` round."""
-        if which not in ("best", "last"):
-            raise ConfigError(f"which is {which!r}; choose best or last")
+        """Build the model with the weights of the ``best`` evaluation, of the ``last`` stored
+        round, or of the ``previous`` one."""
+        paths = {"last": self.directory.last_path, "previous": self.directory.previous_path}
+        if which not in ("best", *paths):
+            raise ConfigError(f"which is {which!r}; choose best, last or previous")
         inputs = models.Inputs(**self._about["inputs"])
         model = models.build_seeded(
             self.config.model, inputs, self.config.model_options, self.config.seed
@@ -142,7 +144,7 @@ class LoadedRun:
             model.load_state_dict(storage.load_tensors(self.directory.best_path)[0])
             return model.eval()
         flat = FlatModel(model)
-        tensors = storage.load_tensors(self.directory.last_path)[0]
+        tensors = storage.load_tensors(paths[which])[0]
         flat.weights.copy_(flat.vector(tensors, "model."))
         flat.write_buffers(tensors["buffers"])
         return flat.model.eval()

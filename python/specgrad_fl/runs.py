@@ -7,6 +7,7 @@ partition.npz, .png    which client holds which samples
 metrics.jsonl          one line for each round; metrics.csv holds the same
 events.out.tfevents.*  for TensorBoard
 last.safetensors       the state after the last stored round, with digests of the other files
+previous.safetensors   the state that was stored before that one
 best.safetensors       the weights of the best evaluation
 clients/               what clients keep between rounds
 flower/                of a run on Flower: logs, and on one machine the nodes' folders
@@ -39,7 +40,8 @@ from specgrad_fl.storage import PRIVATE, TEMPORARY, client_path
 _DIGEST_LINE = "# digest of the settings that decide the result: "
 _BEFORE_THE_FIRST_ROUND = (
     *("config.toml", "environment.json", "inputs.json", "partition.npz", "partition.png"),
-    *("metrics.jsonl", "metrics.csv", "events.out.tfevents.*.specgrad", "last.safetensors", "lock"),
+    *("metrics.jsonl", "metrics.csv", "events.out.tfevents.*.specgrad", "last.safetensors"),
+    *("previous.safetensors", "lock"),
 )
 
 
@@ -73,6 +75,7 @@ class RunDirectory:
         self.config_path = self.path / "config.toml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.last_path = self.path / "last.safetensors"
+        self.previous_path = self.path / "previous.safetensors"
         self.best_path = self.path / "best.safetensors"
         self.partition_path = self.path / "partition.npz"
         self.summary_path = self.path / "summary.json"
@@ -182,7 +185,9 @@ class RunDirectory:
                 write(self.path / name)
 
     def save_state(self, state: State, config: Config) -> None:
-        """Store the state after a round."""
+        """Store the state after a round; the one before stays, as ``previous.safetensors``."""
+        if self.last_path.is_file():
+            storage.link(self.last_path, self.previous_path)
         facts = {k: v for k, v in vars(state).items() if k != "tensors"}
         storage.save_tensors(self.last_path, state.tensors, {**facts, "config": config.digest})
 
@@ -222,6 +227,20 @@ class RunDirectory:
     def facts(self) -> dict[str, Any]:
         """What the stored state says besides its tensors; nothing where none was stored yet."""
         return storage.load_tensors(self.last_path)[1] if self.last_path.is_file() else {}
+
+    def previous(self) -> dict[str, Any]:
+        """Read the facts of the checkpoint before the last; none where it is not there or damaged.
+
+        A run does without it, and it is written anew with the next checkpoint.
+        """
+        try:
+            return storage.load_tensors(self.previous_path)[1]
+        except RunError:
+            return {}
+
+    def previous_rounds(self) -> dict[int, int]:
+        """Rounds of the client states that the checkpoint before the last needs."""
+        return {int(k): v for k, v in self.previous().get("client_rounds", {}).items()}
 
     def load_rounds(self) -> int:
         """How many rounds the stored state has seen."""

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,20 @@ def replacing(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise cannot_write(path, error) from error
         raise
+
+
+def link(path: Path, other: Path) -> None:
+    """Make ``other`` a second name of a file that is only ever replaced; a copy where need be."""
+    temporary = other.with_name(other.name + TEMPORARY)
+    try:
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, temporary)
+        os.replace(temporary, other)
+    except OSError as error:
+        raise cannot_write(other, error) from error
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
@@ -163,17 +178,25 @@ class ClientRounds:
     """The rounds whose states clients hold that keep them elsewhere, on their own machines.
 
     newest: the round of the state that a client must go on from, for every client that has one
-    stored: the same after the last checkpoint; digests: of what is stored here of each client
+    stored, previous: the same after the last checkpoint and after the one before it
+    digests: of what is stored here of each client
     """
 
     def __init__(self) -> None:
         self.newest: dict[int, int] = {}
         self.stored: dict[int, int] = {}
+        self.previous: dict[int, int] = {}
         self.digests: dict[int, str] = {}
 
-    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
-        """Go back to the states that a checkpoint lists."""
+    def restore(
+        self,
+        rounds: dict[int, int],
+        digests: dict[int, str],
+        previous: dict[int, int] | None = None,
+    ) -> None:
+        """Go back to the states that a checkpoint lists; keep those of the one before, too."""
         self.newest, self.stored, self.digests = dict(rounds), dict(rounds), dict(digests)
+        self.previous = dict(previous or {})
 
     def get(self, client: int) -> Vectors:
         """Nothing: the state stays with the client."""
@@ -189,7 +212,7 @@ class ClientRounds:
 
     def sweep(self) -> None:
         """A checkpoint is stored: older states will not be asked for again."""
-        self.stored = dict(self.newest)
+        self.previous, self.stored = self.stored, dict(self.newest)
 
 
 class ClientStates(ClientRounds):
@@ -202,14 +225,19 @@ class ClientStates(ClientRounds):
         self._recent: OrderedDict[int, Vectors] = OrderedDict()
         self._unwritten: set[int] = set()
 
-    def restore(self, rounds: dict[int, int], digests: dict[int, str]) -> None:
+    def restore(
+        self,
+        rounds: dict[int, int],
+        digests: dict[int, str],
+        previous: dict[int, int] | None = None,
+    ) -> None:
         """Go back to the states that a checkpoint lists, each of them read once."""
-        super().restore(rounds, digests)
+        super().restore(rounds, digests, previous)
         self._recent.clear()
         self._unwritten.clear()
         for client in rounds:
             self._read(client)
-        self.sweep()
+        self._remove_unneeded()
 
     def get(self, client: int) -> Vectors:
         """The state of a client."""
@@ -251,8 +279,13 @@ class ClientStates(ClientRounds):
         return super().flush()
 
     def sweep(self) -> None:
-        """Remove files that the stored checkpoint does not need."""
-        needed = set(map(self._path, self.newest))
+        """Remove files that neither the stored checkpoint nor the one before it needs."""
+        super().sweep()
+        self._remove_unneeded()
+
+    def _remove_unneeded(self) -> None:
+        listed = (*self.newest.items(), *self.previous.items())
+        needed = {client_path(self.folder, *each) for each in listed}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             if path not in needed and _OURS.fullmatch(path.name):
                 path.unlink()

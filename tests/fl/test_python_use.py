@@ -46,7 +46,7 @@ def test_wrong_samples_are_refused(tmp_path, small):
     for samples in (np.zeros((2, 8, 8), np.uint8), np.zeros((2, 1, 8, 8), np.float32)):
         with pytest.raises(ConfigError, match=r"takes uint8 images of shape \[N, 1, 8, 8\]"):
             run.predict(samples)
-    with pytest.raises(ConfigError, match="choose best or last"):
+    with pytest.raises(ConfigError, match="choose best, last or previous"):
         run.model("first")
     with pytest.raises(RunError, match="is not a run directory"):
         load_run(tmp_path / "nothing")

@@ -124,13 +124,14 @@ class Trainer:
 
     def _train(self, order: dict[str, Any], client: int, results: wire.Arrays) -> dict[str, Any]:
         method, board = self._method, self._board
-        newest, stored = order["newest"].get(str(client), 0), order["stored"].get(str(client), 0)
+        newest = order["newest"].get(str(client), 0)
+        keep = {newest, *(order[name].get(str(client), 0) for name in ("stored", "previous"))}
         state = self._keeping.load(client, newest, method.client_vectors, self._flat.size)
         for name, vector in state.items():
             board.states[name][0].copy_(vector)
         report = self._runner_for(client).train(order["round"], order["lr"], client, 0)
         kept = {name: rows[0].clone() for name, rows in board.states.items()}
-        self._keeping.save(client, order["round"] + 1, kept, {newest, stored})
+        self._keeping.save(client, order["round"] + 1, kept, keep)
         sent = wire.returned(method, board.results[0], board.buffer_results[0], kept)
         results |= {f"{client}/{name}": vector.numpy().copy() for name, vector in sent.items()}
         return vars(report)

@@ -223,6 +223,7 @@ class FlowerExecutor(Executor):
             "clients": clients,
             "newest": {str(c): self._states.newest.get(c, 0) for c in clients},
             "stored": {str(c): self._states.stored.get(c, 0) for c in clients},
+            "previous": {str(c): self._states.previous.get(c, 0) for c in clients},
         }
 
     def _exchange(

@@ -119,7 +119,7 @@ def check_order(order: Mapping[str, Any]) -> None:
     """Refuse an order whose parts have another form: clients and rounds become names of files."""
     try:
         numbers = [order["round"], *order["clients"], *order["sizes"]]
-        for table in (order["newest"], order["stored"]):
+        for table in (order["newest"], order["stored"], order["previous"]):
             numbers += [*map(int, table), *table.values()]
         fit = isinstance(order["run"], str) and isinstance(order["lr"], (int, float))
         fit = fit and all(type(number) is int and number >= 0 for number in numbers)

@@ -75,6 +75,7 @@ class Round:
     clients: ids in ascending order; weights: ``float64 [M]``, their shares of the samples
     start: the weights that were sent; results: ``[M, d]`` the clients' weights
     lr_sums: ``float64 [M]``, the learning rates each client applied, summed
+    aggregation: the name of the rule in :data:`AGGREGATIONS` that averages clients
     """
 
     number: int
@@ -83,6 +84,11 @@ class Round:
     start: Tensor
     results: Tensor
     lr_sums: Tensor
+    aggregation: str = "mean"
+
+    def average(self, rows: Tensor, shares: Tensor) -> Tensor:
+        """Average one vector of each client, as the setting ``aggregation`` says."""
+        return AGGREGATIONS[self.aggregation](rows, shares)
 
     @property
     def uniform(self) -> Tensor:
@@ -105,6 +111,31 @@ def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
     for row, weight in zip(rows, weights.tolist(), strict=True):
         total.add_(row, alpha=weight)
     return total.to(rows.dtype)
+
+
+# of a coordinate's values, the share that a trimmed mean drops at each end
+TRIMMED = 0.3
+
+
+def trimmed_mean(rows: Tensor, shares: Tensor) -> Tensor:
+    """Mean of each coordinate without its largest and smallest values.
+
+    Every client counts the same; ``shares`` gives the result its scale, their sum.
+    """
+    return _mean_of_middle(rows, int(TRIMMED * len(rows))) * float(shares.sum())
+
+
+def median(rows: Tensor, shares: Tensor) -> Tensor:
+    """Median of each coordinate, the mean of two where the number of clients is even."""
+    return _mean_of_middle(rows, (len(rows) - 1) // 2) * float(shares.sum())
+
+
+def _mean_of_middle(rows: Tensor, dropped: int) -> Tensor:
+    ordered = rows.sort(0).values[dropped : len(rows) - dropped]
+    return ordered.mean(0, dtype=torch.float64).to(rows.dtype)
+
+
+AGGREGATIONS = {"mean": weighted_sum, "median": median, "trimmed_mean": trimmed_mean}
 
 
 def option(default: Any, **limits: Any) -> Any:
@@ -168,7 +199,7 @@ class Method:
 
     def aggregate(self, round: Round, server: Vectors) -> Tensor:
         """The next weights; ``server`` is changed in place."""
-        return self.server_step(round, weighted_sum(round.results, self.shares(round)))
+        return self.server_step(round, round.average(round.results, self.shares(round)))
 
     def server_step(self, round: Round, average: Tensor) -> Tensor:
         """From the old weights towards the average, all the way at server learning rate 1."""

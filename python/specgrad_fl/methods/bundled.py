@@ -17,7 +17,6 @@ from specgrad_fl.methods.base import (
     Round,
     Vectors,
     option,
-    weighted_sum,
 )
 
 
@@ -66,7 +65,7 @@ class FedDyn(Method):
         return round.uniform
 
     def aggregate(self, round: Round, server: Vectors) -> Tensor:
-        average = weighted_sum(round.results, self.shares(round))
+        average = round.average(round.results, self.shares(round))
         # over all clients, not the active ones: the mean of h_k with the never-seen at zero
         active_share = len(round.clients) / self.federation.clients
         server["h"] = server["h"] + (average - round.start) * active_share
@@ -96,7 +95,7 @@ class Scaffold(Method):
 
     def aggregate(self, round: Round, server: Vectors) -> Tensor:
         # the change of c_k is (w_t - w_k) / lr_sum_k - c, which the server can form itself
-        change = weighted_sum(round.applied(server["c"]), round.uniform) - server["c"]
+        change = round.average(round.applied(server["c"]), round.uniform) - server["c"]
         server["c"] = server["c"] + change * (len(round.clients) / self.federation.clients)
         return super().aggregate(round, server)
 
@@ -124,7 +123,7 @@ class FedCM(Method):
         return local.sent["m"] * (1 - self.options.alpha)
 
     def aggregate(self, round: Round, server: Vectors) -> Tensor:
-        server["m"] = weighted_sum(round.applied(server["m"]), round.uniform)
+        server["m"] = round.average(round.applied(server["m"]), round.uniform)
         return super().aggregate(round, server)
 
 
@@ -235,7 +234,7 @@ class FedAWA(Method):
         shares = torch.softmax(theta, 0).detach()
         self._learn(theta, round)
         server["theta"] = server["theta"].index_copy(0, slots, theta.detach())
-        average = weighted_sum(round.results, shares * self.options.gamma)
+        average = round.average(round.results, shares * self.options.gamma)
         return self.server_step(round, average)
 
     def _learn(self, theta: Tensor, round: Round) -> None:
@@ -277,7 +276,7 @@ class FedLWS(Method):
                 raise ValueError(f"tau_max is {self.tau_max}; the least is {self.tau_min}, tau_min")
 
     def aggregate(self, round: Round, server: Vectors) -> Tensor:
-        average = weighted_sum(round.results, round.weights)
+        average = round.average(round.results, round.weights)
         for group in self.federation.groups:
             average[group] *= self._gamma(round, average, group)
         return self.server_step(round, average)
