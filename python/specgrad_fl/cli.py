@@ -117,7 +117,8 @@ def _train(arguments: argparse.Namespace) -> None:
 def _resume(arguments: argparse.Namespace) -> None:
     from specgrad_fl import training
 
-    run = training.resume(arguments.run, watcher_of(arguments), settings_of(arguments))
+    settings = settings_of(arguments)
+    run = training.resume(arguments.run, watcher_of(arguments), settings, arguments.allow)
     _report(arguments, run)
 
 

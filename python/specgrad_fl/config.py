@@ -319,7 +319,7 @@ class Config:
     @property
     def own_code(self) -> dict[str, str]:
         """The settings that may name a user's own code."""
-        return {name: getattr(self, name) for name in ("method", "model", "dataset")}
+        return {name: getattr(self, name) for name in CODE_KEYS}
 
     def without_effect(self, given: Iterable[str]) -> dict[str, str]:
         """The given settings and options that change nothing here, and what they would need."""
@@ -361,6 +361,8 @@ SUBJECTS = {
     "device": "this machine",
     "engine": "Flower",
 }
+# settings that may name a user's own code, as module:attribute
+CODE_KEYS = ("method", "model", "dataset")
 FIELDS = {item.name: item for item in dataclasses.fields(Config)}
 TABLES = tuple(name for name, item in FIELDS.items() if item.metadata["default"] == {})
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from specgrad_fl.config import (
+    CODE_KEYS,
     FIELDS,
     OPTIONS,
     SUBJECTS,
@@ -78,6 +79,12 @@ class Commands:
         return parser
 
 
+def add_allow(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that lets a stored configuration run your own code."""
+    text = "let a stored run or --config file run this code of your own; repeat it for more names"
+    parser.add_argument("--allow", action="append", default=[], metavar="MODULE:NAME", help=text)
+
+
 def add_settings(
     parser: argparse.ArgumentParser,
     only: frozenset[str] = frozenset(),
@@ -87,6 +94,7 @@ def add_settings(
     parser.add_argument("--quiet", action="store_true", help="no progress")
     if not only:
         parser.add_argument("--config", type=Path, help="TOML file with settings")
+    add_allow(parser)
     group: Any = None
     for name, item in FIELDS.items():
         if name in SUBJECTS:
@@ -146,6 +154,7 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """File, then command line."""
     path = getattr(arguments, "config", None)
     settings = read_toml(path) if path else {}
+    _check_code(path, settings, arguments)
     for name in FIELDS:
         if name in arguments:
             value = getattr(arguments, name)
@@ -166,6 +175,17 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
             print(f"specgrad-fl: {flag} is now {option}={value}", file=sys.stderr)
             settings = in_tables({**settings, name: value}, settings)
     return settings
+
+
+def _check_code(path: Path | None, settings: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Refuse code that only a file names, unless it lies beside the file."""
+    from specgrad_fl.own_code import beside, check_allowed
+
+    named = {n: v for n, v in settings.items() if n in CODE_KEYS and n not in arguments}
+    if path and named:
+        values = [value for value in named.values() if isinstance(value, str)]
+        near = [value for value in values if ":" in value and beside(path, value)]
+        check_allowed(named, [*arguments.allow, *near], str(path))
 
 
 def warn_of_idle(config: Config, settings: Iterable[str]) -> None:

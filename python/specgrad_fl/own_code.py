@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
+
+from specgrad_data import OWN_FORMS
 
 from specgrad_fl.errors import ConfigError, RunError, suggest
 
@@ -23,6 +27,40 @@ def restrict_imports(names: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         _allowed.reset(before)
+
+
+def check_allowed(named: Mapping[str, Any], allow: Iterable[str], where: str) -> None:
+    """Refuse code that a stored configuration names and this command does not.
+
+    named: the settings that may name code, see ``Config.own_code``
+    where: the file that has the configuration
+    """
+    allowed = frozenset(allow)
+    for kind, name in named.items():
+        form, colon, _ = str(name).partition(":")
+        own_files = kind == "dataset" and form in OWN_FORMS
+        if colon and not own_files and name not in allowed:
+            raise ConfigError(
+                f"{where} names code to run, {kind} {name!r}; if you trust it, name it again: "
+                f"--allow {name}, or allow=[{name!r}] in Python"
+            )
+
+
+def beside(path: Path, name: str) -> bool:
+    """Find out if the module that ``module:attribute`` names is a file in the folder of ``path``.
+
+    Nothing is imported for that; a module of the same name elsewhere does not count.
+    """
+    module = name.partition(":")[0].partition(".")[0]
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    folder = path.resolve().parent
+    files = (folder / f"{module}.py", folder / module / "__init__.py")
+    return found is not None and found.origin is not None and Path(found.origin).resolve() in files
 
 
 def chosen(kind: str, name: str, bundled: Mapping[str, Any], own: str) -> Any:

@@ -34,7 +34,7 @@ NEEDED = {
 
 
 def read(path: Path, most: int | None = None) -> list[Record]:
-    """The rounds in ``metrics.jsonl``; a torn last line, left by a crash, is not one.
+    """Read the rounds in ``metrics.jsonl``, from 1 on; a torn last line, left by a crash, is none.
 
     most: the rounds that count; what was written after them is not looked at
     """
@@ -51,7 +51,9 @@ def read(path: Path, most: int | None = None) -> list[Record]:
             record = json.loads(line)
             check = record.pop(CHECK, None)
             whole = all(isinstance(record[name], kind) for name, kind in NEEDED.items())
-            whole = whole and check in (None, _check(record))
+            whole = (
+                whole and check in (None, line_check(record)) and record["round"] == len(found) + 1
+            )
         except (ValueError, TypeError, AttributeError, KeyError):
             whole = False
         if whole:
@@ -61,13 +63,14 @@ def read(path: Path, most: int | None = None) -> list[Record]:
     return found
 
 
-def _check(record: Record) -> str:
+def line_check(record: Record) -> str:
+    """Compute a short checksum of a record, which tells a changed byte."""
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()[:8]
 
 
 def line(record: Record) -> str:
     """A record as it is written, with what tells a changed byte."""
-    return json.dumps({**record, CHECK: _check(record)}) + "\n"
+    return json.dumps({**record, CHECK: line_check(record)}) + "\n"
 
 
 def essence(record: Record) -> Record:

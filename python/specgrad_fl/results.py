@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from specgrad_fl import models, storage
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, RunError
+from specgrad_fl.own_code import check_allowed
 from specgrad_fl.records import Record, flattened
 from specgrad_fl.runs import RunDirectory
 from specgrad_fl.samples import Format, prepared
@@ -117,9 +118,11 @@ def client_statistics(accuracies: Sequence[float]) -> dict[str, float]:
 class LoadedRun:
     """One run, finished or not."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, allow: Iterable[str] = ()) -> None:
+        self._allow = tuple(allow)
         self.directory = RunDirectory(Path(path))
         self.config: Config = self.directory.config()
+        self.directory.check()
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -136,12 +139,16 @@ class LoadedRun:
         paths = {"last": self.directory.last_path, "previous": self.directory.previous_path}
         if which not in ("best", *paths):
             raise ConfigError(f"which is {which!r}; choose best, last or previous")
+        named = {"model": self.config.model}
+        check_allowed(named, self._allow, str(self.directory.config_path))
         inputs = models.Inputs(**self._about["inputs"])
         model = models.build_seeded(
             self.config.model, inputs, self.config.model_options, self.config.seed
         )
         if which == "best":
-            model.load_state_dict(storage.load_tensors(self.directory.best_path)[0])
+            expected = self.directory.facts().get("best_digest", "")
+            best, _ = storage.load_tensors(self.directory.best_path, expected)
+            model.load_state_dict(best)
             return model.eval()
         flat = FlatModel(model)
         tensors = storage.load_tensors(paths[which])[0]
@@ -177,9 +184,12 @@ class LoadedRun:
             ) from error
 
 
-def load_run(path: Path | str) -> LoadedRun:
-    """The run in a directory."""
-    return LoadedRun(path)
+def load_run(path: Path | str, allow: Iterable[str] = ()) -> LoadedRun:
+    """Open the run in a directory.
+
+    allow: names of your own code, such as ``nets:Small``, that its configuration may run
+    """
+    return LoadedRun(path, allow)
 
 
 def text_table(rows: Sequence[Sequence[str]], names: Sequence[str] = ()) -> list[str]:

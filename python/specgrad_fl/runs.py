@@ -21,7 +21,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,14 +34,16 @@ from specgrad_fl import machine, records, storage, toml
 from specgrad_fl.config import EXECUTION_KEYS, Config, read_toml
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_fl.partition import Partition
-from specgrad_fl.records import Record, Records
+from specgrad_fl.records import CHECK, Record, Records, line_check
 from specgrad_fl.storage import PRIVATE, TEMPORARY, client_path
 
+# of whoever plays rounds; and of the command that started a federation to play them
+LOCK, FEDERATION_LOCK = LOCKS = ("lock", "federation.lock")
 _DIGEST_LINE = "# digest of the settings that decide the result: "
 _BEFORE_THE_FIRST_ROUND = (
     *("config.toml", "environment.json", "inputs.json", "partition.npz", "partition.png"),
     *("metrics.jsonl", "metrics.csv", "events.out.tfevents.*.specgrad", "last.safetensors"),
-    *("previous.safetensors", "lock"),
+    *("previous.safetensors", *LOCKS),
 )
 
 
@@ -81,6 +83,8 @@ class RunDirectory:
         self.summary_path = self.path / "summary.json"
         self.clients_path = self.path / "clients"
         self.inputs_path = self.path / "inputs.json"
+        self._held: set[str] = set()
+        self._checked = False
 
     @property
     def exists(self) -> bool:
@@ -103,7 +107,7 @@ class RunDirectory:
             found = sorted(self.path.iterdir()) if self.path.is_dir() else []
         for path in found:
             # what a run leaves that was killed before it began
-            if path.name.endswith(TEMPORARY) or (path.name == "lock" and not path.stat().st_size):
+            if path.name.endswith(TEMPORARY) or (path.name in LOCKS and not path.stat().st_size):
                 continue
             raise RunError(
                 f"{self.path} is not empty: it holds {path.name}; choose a new folder as --out, "
@@ -119,20 +123,35 @@ class RunDirectory:
             raise RunError(why) from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Only one process may continue a run; the lock ends with the process, however it ends."""
+    def locked(self, name: str = LOCK) -> Iterator[None]:
+        """Keep other processes away; the lock ends with the process, however it ends.
+
+        May be nested. ``name`` is that of another lock where the rounds are played by another
+        process than the one that began the run.
+        """
+        if name in self._held:
+            yield
+            return
         with self._usable():
             self.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-            handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+            path = self.path / name
+            handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         with os.fdopen(handle) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # whoever had it until now may have discarded the run, and the file with it
+                if not path.exists() or not os.path.samestat(path.stat(), os.fstat(handle)):
+                    raise BlockingIOError
             except BlockingIOError as error:
                 raise RunError(
                     f"another process is working on {self.path}; wait for it or choose another "
                     "--out"
                 ) from error
-            yield
+            self._held.add(name)
+            try:
+                yield
+            finally:
+                self._held.remove(name)
 
     def create(self, config: Config) -> None:
         """Begin a run: from here on the folder is one, and nobody else's to read."""
@@ -246,26 +265,50 @@ class RunDirectory:
         """How many rounds the stored state has seen."""
         return self.facts().get("rounds", 0)
 
-    def verify(self, summarise: Callable[[list[Record], Config], Record]) -> None:
-        """Refuse a finished run whose files are not those that it wrote."""
+    def check(self) -> None:
+        """Refuse a finished run whose configuration, rounds or results are not those it wrote.
+
+        Every reader goes through this, once for each object. A run whose checkpoint was removed
+        has nothing to compare with.
+        """
+        if self._checked or not (self.finished and self.exists and self.last_path.is_file()):
+            return
+        from specgrad_fl.results import summarise  # which reads runs, too
+
         config = self.config()
         state = self.load_state(config, self.facts().get("fingerprint", ""))
         found = Records(self.metrics_path)
         found.check(state.rounds, state.metrics)
-        if state.partition and Partition.load(self.partition_path).digest != state.partition:
-            raise storage.changed(self.partition_path)
-        storage.load_tensors(self.best_path, state.best_digest)
-        for client, number in state.client_rounds.items():
-            if client in state.client_digests:
-                path = client_path(self.clients_path, client, number)
-                storage.load_tensors(path, state.client_digests[client])
-        stored = self.summary()
+        if len(records.read(self.metrics_path)) != state.rounds:
+            raise storage.changed(self.metrics_path)
+        stored = self._summary()
         expected = summarise(list(found), config)
         if any(stored[name] != value for name, value in expected.items() if name in stored):
             raise self.damaged_summary()
+        self._checked = True
+
+    def verify(self) -> None:
+        """Check a finished run with all its tensors, as before it is taken up again."""
+        self.check()
+        state = self.load_state(self.config(), self.facts().get("fingerprint", ""))
+        if state.partition and Partition.load(self.partition_path).digest != state.partition:
+            raise storage.changed(self.partition_path)
+        storage.load_tensors(self.best_path, state.best_digest)
+        self._check_states(state.client_rounds, state.client_digests)
+        if self.previous_path.is_file():
+            _, facts = storage.load_tensors(self.previous_path)
+            self._check_states(facts["client_rounds"], facts["client_digests"])
+
+    def _check_states(self, rounds: Mapping[Any, int], digests: Mapping[Any, str]) -> None:
+        """Refuse changed files of what clients keep, as a checkpoint lists them."""
+        for client, number in rounds.items():
+            if client in digests:
+                path = client_path(self.clients_path, int(client), number)
+                storage.load_tensors(path, digests[client])
 
     def records(self) -> list[Record]:
-        """The rounds that were written so far."""
+        """Read the rounds that were written so far."""
+        self.check()
         return records.read(self.metrics_path)
 
     def rewind(self, state: State) -> Records:
@@ -277,7 +320,15 @@ class RunDirectory:
         return found
 
     def summary(self) -> Record:
-        """The results of a finished run."""
+        """Read the results of a finished run."""
+        self.check()
+        return self._summary()
+
+    def save_summary(self, results: Record) -> None:
+        """Write the results of a run that has finished, with what tells a changed one."""
+        storage.write_json(self.summary_path, {**results, CHECK: line_check(results)})
+
+    def _summary(self) -> Record:
         try:
             found = json.loads(self.summary_path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -285,6 +336,8 @@ class RunDirectory:
         except ValueError:
             found = None
         if not (isinstance(found, dict) and "final_accuracy" in found):
+            raise self.damaged_summary()
+        if found.pop(CHECK, None) not in (None, line_check(found)):
             raise self.damaged_summary()
         return found
 

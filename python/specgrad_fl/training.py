@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import importlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,13 @@ from specgrad_fl import machine, methods, storage
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine, RemoteExecutor
 from specgrad_fl.errors import Diverged, RunError
-from specgrad_fl.own_code import attributing_errors, imported
+from specgrad_fl.own_code import attributing_errors, check_allowed
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import divide, inputs_of, load_data, prepare
 from specgrad_fl.progress import Watcher, silent
 from specgrad_fl.records import Record
 from specgrad_fl.results import summarise
-from specgrad_fl.runs import RunDirectory, check_same, extended
+from specgrad_fl.runs import FEDERATION_LOCK, LOCK, RunDirectory, check_same, extended
 from specgrad_fl.samples import format_of
 
 # engines other than this process: modules with `check` of a configuration and `play` of a run
@@ -40,33 +42,51 @@ def train(
     """
     run = RunDirectory(Path(out))
     play = _player(config)
-    dataset = begin(run, config)
-    announce(f"run: {run.path}")
-    announce(f"data: {dataset.describe()}; {run.config().clients} clients")
-    try:
-        return play(run, dataset, watch)
-    except Diverged:
-        raise
-    except Exception:
+    run.check_new()
+    prepared = prepare(config)
+    with run.locked(_lock_of(config)):  # from the first file on, so that nobody resumes it
+        dataset = begin(run, config, prepared)
+        announce(f"run: {run.path}")
+        announce(f"data: {dataset.describe()}; {run.config().clients} clients")
+        try:
+            return play(run, dataset, watch)
+        except Diverged:
+            raise
+        except Exception:
+            _discard_empty(run)
+            raise
+
+
+def _lock_of(config: Config) -> str:
+    """Name the lock of a command: a federation's rounds are played, and locked, by its server."""
+    return FEDERATION_LOCK if config.engine in OTHER_ENGINES else LOCK
+
+
+def _discard_empty(run: RunDirectory) -> None:
+    """Remove a run that never finished a round, unless another process is at work on it."""
+    with contextlib.suppress(RunError), run.locked():
         metrics = run.metrics_path
-        if not (metrics.is_file() and metrics.stat().st_size):  # no round was ever finished
+        if not (metrics.is_file() and metrics.stat().st_size):
             run.discard()
-        raise
 
 
 def _player(config: Config) -> Player:
     """What plays the rounds of a run, once it is known to be able to."""
     if config.engine not in OTHER_ENGINES:
         return lambda run, dataset, watch: carry_on(run, run.config(), watch, dataset=dataset)
-    module = OTHER_ENGINES[config.engine]
-    imported("engine", f"{module}:check")(config)
-    return imported("engine", f"{module}:play")
+    module = importlib.import_module(OTHER_ENGINES[config.engine])
+    module.check(config)
+    play: Player = module.play
+    return play
 
 
-def begin(run: RunDirectory, config: Config) -> Dataset:
+Prepared = tuple[Config, Dataset, Partition]
+
+
+def begin(run: RunDirectory, config: Config, prepared: Prepared | None = None) -> Dataset:
     """Check the configuration and write what a run directory holds before its first round."""
     run.check_new()
-    resolved, dataset, partition = prepare(config)
+    resolved, dataset, partition = prepared or prepare(config)
     with run.locked():
         run.check_new()  # another process may have begun it meanwhile
         run.create(resolved)
@@ -81,20 +101,33 @@ def _about(config: Config, dataset: Dataset) -> Record:
 
 
 def resume(
-    out: Path | str, watch: Watcher = silent, changes: dict[str, Any] | None = None
+    out: Path | str,
+    watch: Watcher = silent,
+    changes: dict[str, Any] | None = None,
+    allow: Iterable[str] = (),
 ) -> RunDirectory:
-    """Continue a run where it was last stored; ``rounds`` among the changes makes it longer."""
+    """Continue a run where it was last stored; ``rounds`` among the changes makes it longer.
+
+    allow: names of your own code, such as ``nets:Small``, that the stored configuration may run
+    """
     run = RunDirectory(Path(out))
     stored = run.config()
     changes = dict(changes or {})
     if run.finished:
-        run.verify(summarise)
-    if "rounds" in changes:
-        with run.locked():
-            stored = extended(run, stored, changes.pop("rounds"))
+        run.verify()
+    longer = changes.pop("rounds", stored.rounds)
     config = stored.replace(**check_same(stored, changes))
-    if run.finished:
+    if run.finished and longer == stored.rounds:
         return run
+    check_allowed(config.own_code, allow, str(run.config_path))
+    with run.locked(_lock_of(config)):
+        with run.locked():
+            stored = extended(run, run.config(), longer)
+        return _go_on(run, stored, stored.replace(**changes), watch)
+
+
+def _go_on(run: RunDirectory, stored: Config, config: Config, watch: Watcher) -> RunDirectory:
+    """Play the rounds that are left of a stored run with settings that may differ from it."""
     kept = methods.method_class(config.method).client_vectors
     if kept and config.engine != stored.engine and run.load_rounds():
         raise RunError(
@@ -138,7 +171,7 @@ def carry_on(
         plots.curves(run.path / "curves.png", {name: rounds})
         if config.validation:
             plots.clients(run.path / "clients.png", {name: rounds[-1]["client_accuracies"]})
-        storage.write_json(run.summary_path, summarise(rounds, config) | extra)
+        run.save_summary(summarise(rounds, config) | extra)
     return run
 
 

@@ -191,10 +191,12 @@ def _add_reproduce(commands: Commands) -> None:
 
 
 def _add_diagnose(commands: Commands) -> None:
-    add = commands.add(
+    parser = commands.add(
         "diagnose", "where in the spectrum clients disagree, and which layers to filter",
         _diagnose, text=DIAGNOSE,
-        usage="specgrad-fl diagnose (RUN | --gradients FILE...) [--OPTION VALUE ...]").add_argument
+        usage="specgrad-fl diagnose (RUN | --gradients FILE...) [--OPTION VALUE ...]")
+    flags.add_allow(parser)
+    add = parser.add_argument
     add("run", type=Path, nargs="?", help="run directory")
     add("--gradients", type=Path, nargs="+", metavar="FILE",
         help="instead of a run: safetensors files, one for each client, tensor name to gradient")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from specgrad_data import Dataset
 from specgrad_fl import pool, prepare, storage, training
-from specgrad_fl.config import Config
+from specgrad_fl.config import EXECUTION_KEYS, Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.partition import Partition
@@ -60,11 +60,29 @@ def stored_outcome(job: Job) -> Outcome | None:
     """The outcome of an earlier run; ``None`` while there is something to run."""
     run = RunDirectory(job.path)
     if run.finished:
+        check_holds(run, job.config)
         return Outcome(job, FINISHED)
     failure = job.path / FAILURE
     if failure.is_file():
         return Outcome(job, DIVERGED, failure.read_text(encoding="utf-8").strip())
     return None
+
+
+def check_holds(run: RunDirectory, config: Config) -> None:
+    """Refuse a folder with the name of a configuration that holds a run of another one."""
+    if not run.exists:
+        return
+    stored = run.config()
+    resolved = {name: getattr(stored, name) for name in ("clients", "eval_every", "eval_tail")}
+    asked = config.replace(**resolved)
+    if stored.digest != asked.digest:
+        decisive = set(stored.as_dict()) - EXECUTION_KEYS
+        name = min(n for n in decisive if getattr(stored, n) != getattr(asked, n))
+        raise RunError(
+            f"{run.path} holds another run than its name says: {name} is "
+            f"{getattr(stored, name)!r}, and {getattr(asked, name)!r} was asked for; move it away "
+            "or choose another --out"
+        )
 
 
 def complete(job: Job, watch: Watcher) -> RunDirectory:
@@ -74,7 +92,7 @@ def complete(job: Job, watch: Watcher) -> RunDirectory:
         return run
     if run.exists:
         changes = {"workers": job.config.workers, "data_root": job.config.data_root}
-        return training.resume(run.path, watch, changes)
+        return training.resume(run.path, watch, changes, job.config.own_code.values())
     return training.train(job.config, run.path, watch)
 
 

@@ -34,7 +34,7 @@ def test_runs_with_filter_workers_and_resume(example, tmp_path, small):
 
     with pytest.raises(Stop):
         training.train(config.replace(workers=2), tmp_path / "two", stop)
-    two = training.resume(tmp_path / "two")
+    two = training.resume(tmp_path / "two", allow=[example])
     assert one.last_path.read_bytes() == two.last_path.read_bytes()
     tensors, facts = storage.load_tensors(one.last_path)
     assert tensors["server.velocity"].any()

@@ -59,13 +59,17 @@ def answers(host: str, port: int) -> bool:
 
 
 def play(run: RunDirectory, dataset: Dataset, watch: Watcher) -> RunDirectory:
-    """Play the rounds that are left of a run, on a federation of this machine."""
+    """Play the rounds that are left of a run, on a federation of this machine.
+
+    The caller holds the federation's lock, the server takes the run's own.
+    """
     config, folder = run.config(), run.path.absolute() / "flower"
-    for name in ("app", "data"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    app.write(folder / "app", config, str(folder.parent))
-    clients = training.partition_of(run, config, dataset).clients
-    place.write_shards(config, dataset, clients, [folder / "data"])
+    with run.locked():  # no server is at work, one that was started by hand included
+        for name in ("app", "data"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        app.write(folder / "app", config, str(folder.parent))
+        clients = training.partition_of(run, config, dataset).clients
+        place.write_shards(config, dataset, clients, [folder / "data"])
     # whoever starts this federation operates its nodes, and named these
     own = ",".join(name for name in (config.model, config.method) if ":" in name)
     task = [min(config.nodes, config.clients), own, config.insecure]
@@ -73,8 +77,9 @@ def play(run: RunDirectory, dataset: Dataset, watch: Watcher) -> RunDirectory:
     try:
         _follow(run, [str(folder), json.dumps(task)], watch)
     except RunError as error:
-        if not run.load_rounds() and str(folder) not in str(error):
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(RunError), run.locked():
+            if not run.load_rounds() and str(folder) not in str(error):
+                shutil.rmtree(folder, ignore_errors=True)
         raise
     return run
 

@@ -26,25 +26,28 @@ def main(grid: Grid, context: Context) -> None:
     """Begin the run that the run's configuration describes, or play the rounds left of it."""
     config, out = settings.read(context.run_config)
     run = RunDirectory(Path(out) if out else Path("runs") / str(context.run_id))
-    config, dataset = take_up(run, config)
-    print(f"run directory: {run.path.absolute()}; {dataset.describe()}", flush=True)
-    if run.finished:
-        print("the run has finished all its rounds already", flush=True)
-        return
-    on_nodes = functools.partial(FlowerExecutor, grid, identity(run))
-    training.carry_on(run, config, _say, on_nodes, dataset)
+    prepared = prepare(config)  # refuses before anything is written
+    with run.locked():
+        config, dataset = take_up(run, config, prepared)
+        print(f"run directory: {run.path.absolute()}; {dataset.describe()}", flush=True)
+        if run.finished:
+            print("the run has finished all its rounds already", flush=True)
+            return
+        on_nodes = functools.partial(FlowerExecutor, grid, identity(run))
+        training.carry_on(run, config, _say, on_nodes, dataset)
 
 
-def take_up(run: RunDirectory, config: Config) -> tuple[Config, Dataset]:
-    """A new run, or one that was begun with the same settings; it may be made longer."""
+def take_up(
+    run: RunDirectory, config: Config, prepared: training.Prepared
+) -> tuple[Config, Dataset]:
+    """Begin a run, or open one that was begun with the same settings; it may be made longer."""
     if not run.exists:
-        dataset = training.begin(run, config)
+        dataset = training.begin(run, config, prepared)
         return run.config(), dataset
     stored = run.config()
     if config.rounds != stored.rounds:
-        with run.locked():
-            stored = extended(run, stored, config.rounds)
-    resolved, dataset, _ = prepare(config)
+        stored = extended(run, stored, config.rounds)
+    resolved, dataset, _ = prepared
     asked = {k: v for k, v in resolved.as_dict().items() if k not in settings.COMMAND_KEYS}
     kept = {name: getattr(stored, name) for name in settings.COMMAND_OPTIONS}
     return stored.replace(**check_same(stored, asked), **kept, engine="flower"), dataset

@@ -8,6 +8,7 @@ from typing import Any
 
 from specgrad_fl import storage
 from specgrad_fl.errors import ConfigError, RunError, suggest
+from specgrad_fl.own_code import check_allowed
 from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
@@ -72,6 +73,8 @@ def _check_source(arguments: argparse.Namespace) -> None:
 def _from_run(arguments: argparse.Namespace, request: Request, say: Say) -> None:
     source = RunDirectory(arguments.run)
     config = source.config()
+    source.check()
+    check_allowed(config.own_code, arguments.allow, str(source.config_path))
     if arguments.data_root:
         config = config.replace(data_root=arguments.data_root)
     if not source.partition_path.is_file():

@@ -1,0 +1,247 @@
+"""Whose code runs, and who may touch a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from specgrad_fl import cli, load_run, models, plots, training
+from specgrad_fl.errors import RunError
+from specgrad_fl.runs import FEDERATION_LOCK, RunDirectory
+
+SMALL = ["--clients=3", "--active=2", "--rounds=1", "--workers=1", "--quiet"]
+MODULE = """
+from pathlib import Path
+
+from torch import nn
+
+Path("imported").touch()
+
+
+def small(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick_model(monkeypatch):
+    source: dict = {}
+    exec(MODULE.replace('Path("imported").touch()', ""), source)
+    monkeypatch.setitem(models.MODELS, "quick", source["small"])
+
+
+def test_a_run_is_locked_from_its_first_file_on(tmp_path, small):
+    """Whoever resumed it before its first round would find its folder discarded."""
+    said = []
+
+    def intrude(sentence):
+        said.append(sentence)
+        with pytest.raises(RunError, match="another process is working on"):
+            training.resume(tmp_path / "run")
+
+    run = training.train(small(model="quick", rounds=1), tmp_path / "run", announce=intrude)
+    assert len(said) == 2
+    assert run.finished
+
+
+def test_a_run_that_another_process_holds_is_not_discarded(tmp_path, small, monkeypatch):
+    """A federation that fails to start leaves a folder that somebody else works on."""
+    other = RunDirectory(tmp_path / "run")
+
+    def fails(run, dataset, watch):
+        raise RunError("the federation could not be started")
+
+    monkeypatch.setattr(training, "_player", lambda config: fails)
+    with pytest.raises(RunError, match="could not be started"):
+        training.train(small(model="quick", engine="flower"), tmp_path / "run")
+    assert not other.path.exists()
+    lock = other.locked()
+
+    def held(run, dataset, watch):
+        lock.__enter__()
+        raise RunError("the federation could not be started")
+
+    monkeypatch.setattr(training, "_player", lambda config: held)
+    with pytest.raises(RunError, match="could not be started"):
+        training.train(small(model="quick", engine="flower"), tmp_path / "run")
+    lock.__exit__(None, None, None)
+    assert other.exists
+
+
+def test_a_second_federation_is_refused_before_it_removes_anything(tmp_path, small):
+    federation = pytest.importorskip("specgrad_fl.flower.federation")
+    run = RunDirectory(tmp_path / "run")
+    config = small(model="quick", engine="flower")
+    dataset = training.begin(run, config)
+    kept = [run.path / "flower" / name for name in ("data", "identity", "state")]
+    for path in kept:
+        path.mkdir(parents=True)
+    other = RunDirectory(run.path)
+    with other.locked(FEDERATION_LOCK), pytest.raises(RunError, match="another process"):
+        training.resume(run.path)
+    with other.locked(), pytest.raises(RunError, match="another process"):
+        federation.play(run, dataset, lambda *_: None)
+    assert all(path.exists() for path in kept)
+
+
+def test_a_lock_may_be_nested_and_ends(tmp_path):
+    run, other = RunDirectory(tmp_path), RunDirectory(tmp_path)
+    with run.locked():
+        with run.locked():
+            pass
+        with pytest.raises(RunError, match="another process"), other.locked():
+            pass
+    with other.locked():
+        pass
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A run of one's own model, in a working directory that has its file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nets", raising=False)
+    Path("nets.py").write_text(MODULE, encoding="utf-8")
+    assert cli.main(["train", "--model=nets:small", "--out=run", *SMALL]) == 0
+    Path("imported").unlink()
+    return tmp_path / "run"
+
+
+HOSTILE = {
+    "model": ("os:system", "model_options", 'command = "touch executed"'),
+    "dataset": ("subprocess:check_output", "data_options", 'args = "touch executed"'),
+    "method": ("subprocess:Popen", "options", 'args = "touch executed"'),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_strangers_folder_or_file_executes_nothing(tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    name, table, option = HOSTILE[kind]
+    text = f'{kind} = "{name}"\n[{table}]\n{option}\n'
+    Path("run").mkdir()
+    Path("run/config.toml").write_text(text)
+    Path("run/partition.npz").write_bytes(b"x")
+    Path(f"{name.partition(':')[0]}.py").write_text("")  # beside, but not what would be imported
+    commands = (
+        ["resume", "run"],
+        ["diagnose", "run"],
+        ["train", "--config=run/config.toml", "--out=new"],
+        ["compare", "--config=run/config.toml", "--out=new"],
+        ["flower", "shards", "--config=run/config.toml"],
+    )
+    for command in commands:
+        assert cli.main(command) == 2
+        assert f"names code to run, {kind} '{name}'; if you trust it" in capsys.readouterr().err
+    if kind == "model":
+        with pytest.raises(RunError, match="names code to run"):
+            load_run("run").model()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["run", f"{name.partition(':')[0]}.py"]
+    )
+
+
+def test_code_that_the_command_names_again_runs(own, monkeypatch, capsys):
+    (own / "summary.json").unlink()
+    assert cli.main(["resume", "run"]) == 2
+    assert "--allow nets:small" in capsys.readouterr().err
+    assert cli.main(["resume", "run", "--allow=nets:small"]) == 0
+    with pytest.raises(RunError, match=r"allow=\['nets:small'\] in Python"):
+        load_run(own).model()
+    assert load_run(own, allow=["nets:small"]).model()
+
+
+def test_code_beside_a_configuration_file_runs(own):
+    Path("experiment.toml").write_text('model = "nets:small"\n')
+    assert cli.main(["train", "--config=experiment.toml", "--out=other", *SMALL]) == 0
+    Path("folder").mkdir()
+    Path("folder/experiment.toml").write_text('model = "nets:small"\n')
+    command = ["train", "--config=folder/experiment.toml", "--out=third", *SMALL]
+    assert cli.main(command) == 2
+    assert cli.main([*command, "--model=nets:small"]) == 0
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run with held-out samples, whose best accuracy no record tells."""
+    from federations import SMALL as SETTINGS
+    from specgrad_fl.config import Config
+
+    config = Config(**{**SETTINGS, "clients": 3, "active": 2, "validation": 0.2})
+    path = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "curves", lambda *_: None)
+        patch.setattr(plots, "clients", lambda *_: None)
+        return training.train(config, path)
+
+
+def edit_summary(name):
+    def edit(run):
+        found = json.loads(run.summary_path.read_text())
+        found[name] = 0.987
+        run.summary_path.write_text(json.dumps(found))
+
+    return edit
+
+
+def edit_lines(change):
+    def edit(run):
+        lines = run.metrics_path.read_text().splitlines(keepends=True)
+        run.metrics_path.write_text("".join(change(lines)))
+
+    return edit
+
+
+def without_check(lines):
+    record = json.loads(lines[1])
+    del record["check"]
+    record["train_loss"] = 0.5
+    return [lines[0], json.dumps(record) + "\n", *lines[2:]]
+
+
+def rename_digest(run):
+    """Change weights, and hide their digest."""
+    for path in (run.best_path, run.last_path):
+        data = bytearray(path.read_bytes().replace(b"sha256", b"sha255"))
+        data[-3] ^= 1
+        path.write_bytes(data)
+
+
+CHANGES = {
+    "a result": edit_summary("final_accuracy"),
+    "the best of a validation run": edit_summary("best_accuracy"),
+    "rounds cut off": edit_lines(lambda lines: lines[:-1]),
+    "a round twice": edit_lines(lambda lines: [*lines, lines[-1]]),
+    "a round of another run": edit_lines(lambda lines: [*lines, lines[-1].replace("3", "4")]),
+    "a round without its check": edit_lines(without_check),
+    "a hidden digest": rename_digest,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_run_is_noticed_by_every_reader(finished, tmp_path, name):
+    shutil.copytree(finished.path, tmp_path / "run")
+    for read in (lambda run: run.summary, lambda run: run.rows(), lambda run: run.model("last")):
+        assert read(load_run(tmp_path / "run"))
+    CHANGES[name](RunDirectory(tmp_path / "run"))
+    readers = [lambda run: run.summary, lambda run: run.rows(), lambda run: run.model()]
+    for read in readers:
+        with pytest.raises(RunError, match=r"damaged|has changed|of the 3 rounds"):
+            read(load_run(tmp_path / "run"))
+    for command in (["resume"], ["plot", f"--out={tmp_path / 'x.png'}"], ["diagnose"]):
+        assert cli.main([command[0], str(tmp_path / "run"), *command[1:]]) == 2
+
+
+def test_a_folder_with_the_name_of_another_run_is_refused(finished, tmp_path, small):
+    fleet = pytest.importorskip("specgrad_study.fleet")
+    config = finished.config()
+    job = fleet.Job.of(config.replace(clients=0, method="fedprox"), tmp_path)
+    shutil.copytree(finished.path, job.path)
+    with pytest.raises(RunError, match="method is 'fedavg', and 'fedprox' was asked for"):
+        fleet.stored_outcome(job)
+    same = fleet.Job.of(config.replace(eval_every=0), tmp_path)
+    shutil.copytree(finished.path, same.path)
+    assert fleet.stored_outcome(same).status == fleet.FINISHED
