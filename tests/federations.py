@@ -58,9 +58,18 @@ def result_of(run: RunDirectory) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def files_of(run: RunDirectory) -> dict[str, bytes]:
-    """Every file of a run that must come out equal."""
+    """Every file of a run that must come out equal.
+
+    The checkpoint before the last is another one where an interrupt stored one more; what clients
+    keep for it may be there, and nothing else.
+    """
     names = ["config.toml", "partition.npz", "last.safetensors", "best.safetensors"]
-    files = [run.path / name for name in names] + sorted(run.clients_path.glob("*"))
+    needed, spare = (
+        {storage.client_path(run.clients_path, int(c), n) for c, n in rounds.items()}
+        for rounds in (run.facts()["client_rounds"], run.previous_rounds())
+    )
+    assert set(run.clients_path.glob("*")) <= needed | spare
+    files = [run.path / name for name in names] + sorted(needed)
     return {path.name: path.read_bytes() for path in files}
 
 
