@@ -1,8 +1,8 @@
 // Very short layers: the projector as an explicit orthonormal basis. Included inside the
 // namespace of an instruction set.
 
-// Lane sums of `blocks` times four vectors, halved like those of dot_vectors. `next` is memory of
-// half that size that will be needed soon.
+// Lane sums of `blocks` times four vectors, halved like those of dot_vectors. Prefetches half as much
+// from `next`.
 template <class T>
 static Vec<T> sum_blocks(const T* x, const T* next, int64_t blocks) {
   constexpr int wide = 4 * kLanes<T>;
@@ -20,9 +20,9 @@ static Vec<T> sum_blocks(const T* x, const T* next, int64_t blocks) {
 }
 
 template <class T>
-static T mean_of(const T* x, int64_t d) {
+static T mean_of(const T* x, const T* next, int64_t d) {
   constexpr int lanes = kLanes<T>, wide = 4 * lanes;
-  Vec<T> sums = sum_blocks<T>(x, x + d, d / wide);
+  Vec<T> sums = sum_blocks<T>(x, next, d / wide);
   int64_t end = d / wide * wide;
   for (; end + lanes <= d; end += lanes) sums += load(x + end);
   T total = sum_lanes<T>(sums);
@@ -30,14 +30,17 @@ static T mean_of(const T* x, int64_t d) {
   return total / static_cast<T>(d);
 }
 
-// While a signal is summed and while it is written, half of the one behind it is asked for: else
-// the memory would idle as long as the caches are worked on.
+// Signals up to this length prefetch the one behind them.
+constexpr int64_t kPrefetchedSamples = 1 << 15;
+
+// While a short signal is summed and while it is written, half of the one behind it is prefetched:
+// else the memory would idle as long as the caches are worked on.
 template <class T>
 static void subtract_mean(T* x, int64_t d) {
   constexpr int lanes = kLanes<T>, wide = 4 * lanes;
   const int64_t whole = d / wide * wide;
-  const T* next = x + d;
-  const T mean = mean_of(x, d);
+  const T* next = d <= kPrefetchedSamples ? x + d : x;
+  const T mean = mean_of(x, next, d);
   for (int64_t i = 0; i < whole; i += wide) {
     prefetch(next + (whole + i) / 2);
     repeat<4>(SPECGRAD_EACH {
@@ -74,7 +77,7 @@ static void subtract_large_mean(const Signal& signal) {
   };
   double mean = 0;
   for_each_piece([&](int64_t, int64_t count, const T* x) {
-    mean += static_cast<double>(mean_of(x, count)) * (static_cast<double>(count) / d);
+    mean += static_cast<double>(mean_of(x, x + count, count)) * (static_cast<double>(count) / d);
   });
   if (!std::isfinite(mean)) return;
   const T rounded = static_cast<T>(mean);
@@ -84,19 +87,22 @@ static void subtract_large_mean(const Signal& signal) {
   });
 }
 
-// `scratch` holds d + count numbers.
+// Filters each signal of a run. `scratch` holds d + plan.count numbers.
 template <class T>
-static void dense_filter(const DensePlan<T>& plan, const Signal& signal, T* scratch) {
-  const int64_t d = signal.layout->d;
-  const bool direct = is_direct<T>(signal);
-  T* x = direct ? static_cast<T*>(signal.data) : scratch;
+static void dense_filter(const DensePlan<T>& plan, const Signal& run, T* scratch) {
+  const int64_t d = run.layout->d;
+  const bool direct = is_direct<T>(run);
   T* coefficients = scratch + d;
-  if (!direct) read_samples(signal, 0, d, x);
-  if (plan.mean) subtract_mean(x, d);
-  for (int64_t b = 0; b < plan.count; ++b) coefficients[b] = dot(plan.basis.data() + b * d, x, d);
-  for (int64_t b = 0; b < plan.count; ++b) {
-    const T* basis = plan.basis.data() + b * d;
-    for (int64_t i = 0; i < d; ++i) x[i] -= coefficients[b] * basis[i];
+  for (int64_t number = 0; number < run.count; ++number) {
+    const Signal signal = {run.layout, static_cast<char*>(run.data) + number * run.step};
+    T* x = direct ? static_cast<T*>(signal.data) : scratch;
+    if (!direct) read_samples(signal, 0, d, x);
+    if (plan.mean) subtract_mean(x, d);
+    for (int64_t b = 0; b < plan.count; ++b) coefficients[b] = dot(plan.basis.data() + b * d, x, d);
+    for (int64_t b = 0; b < plan.count; ++b) {
+      const T* basis = plan.basis.data() + b * d;
+      for (int64_t i = 0; i < d; ++i) x[i] -= coefficients[b] * basis[i];
+    }
+    if (!direct) write_samples(signal, 0, d, x);
   }
-  if (!direct) write_samples(signal, 0, d, x);
 }

@@ -167,6 +167,7 @@ class Program {
   // first, waking a thread costs more than it saves.
   static constexpr double kWorthAThread = 300000;
   static constexpr double kWorthTaking = 12000;
+  static constexpr size_t kPlacesKept = 16;
 
   static Tensor tensor_of(const TensorLayout& layout) {
     const int64_t bytes = element_size(layout.dtype);
@@ -227,16 +228,20 @@ class Program {
     return true;
   }
 
-  // Slices of one tensor lie within each other's extents on every call: the places of the last
-  // that were found to share nothing are remembered.
+  // Slices of one tensor lie within each other's extents on every call: the last places that were
+  // found to share nothing are remembered.
   bool known_places(const std::vector<void*>& data, int64_t first, bool disjoint) const {
     std::vector<int64_t> places;
     for (size_t i = 0; i < data.size(); ++i) {
       if (tensors_[i].extent) places.push_back(address(data[i]) - first);
     }
     const std::lock_guard<std::mutex> lock(disjoint_mutex_);
-    if (disjoint) disjoint_places_ = places;
-    return places == disjoint_places_;
+    const auto end = disjoint_places_.end();
+    if (std::find(disjoint_places_.begin(), end, places) != end) return true;
+    if (!disjoint) return false;
+    if (disjoint_places_.size() == kPlacesKept) disjoint_places_.erase(disjoint_places_.begin());
+    disjoint_places_.push_back(std::move(places));
+    return true;
   }
 
   bool is_large(const Job& job, int slots) const {
@@ -257,8 +262,13 @@ class Program {
     const Filter& filter = *job.filter;
     void* shared = slot.shared.at_least(filter.memory.shared);
     void* scratch = slot.scratch.at_least(filter.memory.scratch);
-    for (int64_t i = 0; i < job.count; ++i) {
-      const Signal signal = signal_of(job, job.first + i, data);
+    const bool at_once = filter.takes_runs && job.tensor->stack_sizes.size() == 1;
+    for (int64_t i = 0; i < job.count; i += at_once ? job.count : 1) {
+      Signal signal = signal_of(job, job.first + i, data);
+      if (at_once) {
+        signal.count = job.count;
+        signal.step = job.tensor->stack_strides[0];
+      }
       for (const Phase& phase : filter.phases) {
         phase.run({0, phase.tasks, signal, shared, scratch});
       }
@@ -296,7 +306,7 @@ class Program {
   std::vector<size_t> batches_;  // where in jobs_ each starts, and the end
   double total_cost_ = 0;
   mutable std::mutex disjoint_mutex_;
-  mutable std::vector<int64_t> disjoint_places_;
+  mutable std::vector<std::vector<int64_t>> disjoint_places_;
 };
 
 }  // namespace specgrad

@@ -145,6 +145,7 @@ class Builder {
 
   void add_dense() {
     const DensePlan<T>& plan = keep(make_dense<T>(design_));
+    filter_.takes_runs = filter_.phases.empty();
     add_phase(1, 1, [&plan](const Piece& piece) {
       kernels<T>().dense_filter(plan, piece.signal, piece.scratch);
     });

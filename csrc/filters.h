@@ -37,6 +37,7 @@ struct Filter {
   std::vector<Phase> phases;
   std::shared_ptr<const void> tables;  // that the phases read
   int64_t table_bytes = 0;
+  bool takes_runs = false;  // of several signals at once
 };
 
 // `direct` says whether the gradient's own memory can be worked on.

@@ -41,6 +41,8 @@ struct Layout {
 struct Signal {
   const Layout* layout = nullptr;
   void* data = nullptr;
+  // For filters that take runs: so many signals of one layout, `step` bytes apart.
+  int64_t count = 1, step = 0;
 };
 
 }  // namespace specgrad

@@ -5,6 +5,7 @@ import sys
 try:
     from specgrad_kernels.backends import available_backends
     from specgrad_kernels.backends.cpp import release_memory, set_cache_limits
+    from specgrad_kernels.functional import filter_grads
     from specgrad_kernels.layers import select_layers
     from specgrad_kernels.ops import filter_grads_
     from specgrad_kernels.plan import FilterPlan
@@ -20,6 +21,7 @@ __all__ = [
     "FilterPlan",
     "FilterSpec",
     "available_backends",
+    "filter_grads",
     "filter_grads_",
     "release_memory",
     "select_layers",

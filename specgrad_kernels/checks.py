@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_gradtrackingtensor
+from torch.autograd import forward_ad
 
 from specgrad_kernels import overlap
 from specgrad_kernels.spec import FilterSpec
@@ -25,6 +27,11 @@ def check_kind(grad: Tensor, index: int) -> None:
         raise TypeError(
             f"grads[{index}] is a {type(grad).__name__}: the flattening of a shard is not that "
             "of its layer; filter the full gradient (grad.full_tensor()) before it is sharded"
+        )
+    if grad.is_nested:
+        raise TypeError(
+            f"grads[{index}] is a nested tensor; only dense gradients can be filtered, pass "
+            "grad.unbind() or leave the layer out"
         )
     if grad.layout is not torch.strided:
         raise TypeError(
@@ -43,10 +50,10 @@ def check_grads(grads: Sequence[Tensor], spec: FilterSpec) -> None:
         check_kind(grad, index)
         if grad.device.type == "meta":
             raise TypeError(f"grads[{index}] is a meta tensor and holds no values to filter")
-        if grad.requires_grad:
+        if grad.requires_grad and torch.is_grad_enabled():
             raise ValueError(
-                f"grads[{index}] requires grad, and the filter is not differentiable; "
-                "pass grad.detach(), which shares its memory"
+                f"grads[{index}] requires grad, and the filter is not differentiable in place; use "
+                "filter_grads, which returns new tensors, or torch.no_grad()"
             )
         if grad.device != grads[0].device:
             raise ValueError(
@@ -64,9 +71,21 @@ def check_grads(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     check_overlap(grads)
 
 
+def check_derivatives(grads: Sequence[Tensor]) -> None:
+    """Refuse gradients that a transformation of ``torch.func`` or a forward mode differentiates."""
+    for index, grad in enumerate(grads):
+        dual = forward_ad._current_level >= 0 and forward_ad.unpack_dual(grad).tangent is not None
+        if dual or is_gradtrackingtensor(grad):
+            raise ValueError(
+                f"grads[{index}] is being differentiated, and the filter has no derivative in "
+                "place; use filter_grads, which returns new tensors"
+            )
+
+
 def check_overlap(grads: Sequence[Tensor]) -> None:
     """Refuse gradients that share memory with themselves or with each other."""
     extents = []
+    steps = {}
     for index, grad in enumerate(grads):
         if grad.numel() == 0:
             continue
@@ -76,11 +95,14 @@ def check_overlap(grads: Sequence[Tensor]) -> None:
                 f"{grad.stride()}); pass a clone and copy it back"
             )
         extents.append((*overlap.extent(grad), index))
+        steps[index] = overlap.steps_of(grad)
     active: list[tuple[int, int]] = []  # those that reach beyond the start at hand
     for start, end, index in sorted(extents):
         active = [(other_end, other) for other_end, other in active if other_end > start]
         for _, other in active:
-            if overlap.share_memory(grads[other], grads[index]):
+            if overlap.may_share_memory(steps[other], steps[index]) and overlap.share_memory(
+                grads[other], grads[index]
+            ):
                 first, second = sorted((other, index))
                 raise ValueError(
                     f"grads[{first}] and grads[{second}] share memory, so their filtered values "

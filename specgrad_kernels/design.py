@@ -577,7 +577,8 @@ def remove_low_band(
         return LowBand(d, removed, cost=0.0)
     # the wave of the last bin of an even length has no partner
     pairs = 2 * cutoff - 1 <= d and bool(np.all(removed >= 0))
-    waves = pairs and (2 * cutoff - 1) * d <= LARGEST_DENSE_BASIS
+    is_mean = cutoff == 1 and removed[0] == 1  # which needs no basis
+    waves = pairs and (is_mean or (2 * cutoff - 1) * d <= LARGEST_DENSE_BASIS)
     best = LowBand(d, removed)
     if waves and (strategy == "dense" or (strategy == "auto" and cutoff <= 64)):
         best = _dense(d, removed, double, lanes)

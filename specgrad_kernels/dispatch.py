@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from specgrad_kernels import checks
@@ -25,6 +26,8 @@ def run(grads: list[Tensor], spec: FilterSpec, backend: str) -> None:
     if is_compiling() and any(grad.requires_grad for grad in grads):
         # after a break in a graph the kernel is given values that no longer say so
         checks.check_grads(grads, spec)
+    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        checks.check_derivatives(grads)
     if peek_interpreter_stack() is not None:  # inside vmap: the operator has a rule for it
         torch.ops.specgrad.filter_grads_.default(grads, spec.text, backend)
         return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CHANGES_BEFORE_WARNING = 3
 
 
-def attach(plan: FilterPlan, optimizer: Any) -> RemovableHandle:
+def attach(plan: FilterPlan, optimizer: Any, max_norm: float | None = None) -> RemovableHandle:
     """Register ``plan`` as a step pre-hook of ``optimizer``, or of the one that it wraps.
 
     The hook sees what the step would use: accumulated over micro-batches, averaged by DDP,
@@ -28,6 +28,8 @@ def attach(plan: FilterPlan, optimizer: Any) -> RemovableHandle:
     runs without effect, and ``nonfinite="raise"`` then lets it. Under ``step(closure)`` the
     gradients are filtered after every evaluation of the closure.
     """
+    if max_norm is not None and not max_norm > 0:
+        raise ValueError(f"max_norm must be positive, or None for no clipping; got {max_norm!r}")
     for name, parameter in zip(plan.names, plan.parameters, strict=True):
         if hasattr(parameter, "full_tensor"):
             raise TypeError(
@@ -50,7 +52,7 @@ def attach(plan: FilterPlan, optimizer: Any) -> RemovableHandle:
             "each step instead"
         )
     _refuse_second(plan, inner)
-    hook = _BeforeStep(plan)
+    hook = _BeforeStep(plan, max_norm=max_norm)
     handle = inner.register_step_pre_hook(hook)
     _watch(hook, type(optimizer).__name__)
     return handle
@@ -78,8 +80,11 @@ def filter_all_steps(plan: FilterPlan) -> RemovableHandle:
 class _BeforeStep:
     """The hook: filters now, or after each evaluation of the closure that the step was given."""
 
-    def __init__(self, plan: FilterPlan, updated: set[int] | None = None) -> None:
+    def __init__(
+        self, plan: FilterPlan, updated: set[int] | None = None, max_norm: float | None = None
+    ) -> None:
         self.plan = plan
+        self.max_norm = max_norm
         self.updated = updated  # the plan's parameters of which gradients are filtered, or all
         self.has_run = False
 
@@ -111,7 +116,14 @@ class _BeforeStep:
         grads = None
         if self.updated is not None:
             grads = [p.grad if id(p) in self.updated else None for p in self.plan.parameters]
-        self.plan.filter_grads_(grads)
+        with torch.no_grad():  # as the step itself: with create_graph=True gradients require grad
+            self.plan.filter_grads_(grads)
+        if self.max_norm is not None:
+            updated = [p for group in stepping.param_groups for p in group["params"]]
+            # a fused optimizer takes off the scale of GradScaler inside its step
+            scale = getattr(stepping, "grad_scale", None)
+            limit = self.max_norm * (1.0 if scale is None else float(scale))
+            torch.nn.utils.clip_grad_norm_(updated, limit)
 
 
 def _updated(optimizer: Any) -> set[int]:

@@ -38,7 +38,7 @@ from specgrad_kernels import flow
 from specgrad_kernels.flow import Flow, kernels_of, kernels_within
 from specgrad_kernels.tracing import trace
 
-Selector = str | Callable[[str, nn.Parameter], bool]
+Selector = str | Sequence[str] | Callable[[str, nn.Parameter], bool]
 PRESETS = ("auto", "paper_default", "spatial_only", "all_conv")
 
 
@@ -85,7 +85,8 @@ def select_layers(model: nn.Module, select: Selector = "auto") -> Selection:
 
     select: ``"auto"`` or ``"paper_default"``: the rule above; ``"spatial_only"``: of those only
         kernels larger than 1x1; ``"all_conv"``: every convolution; any other string: a regular
-        expression searched in the parameter's name; or a callable ``(name, parameter) -> bool``.
+        expression searched in the parameter's name; a list of names; or a callable
+        ``(name, parameter) -> bool``.
 
     Frozen parameters are never taken, and tied ones appear once, under their first name.
 
@@ -115,7 +116,8 @@ def select_layers(model: nn.Module, select: Selector = "auto") -> Selection:
         frozen = sum(not parameter.requires_grad for parameter in named.values())
         raise ValueError(
             f"select={select!r} takes none of the model's {len(named)} parameters ({frozen} of "
-            "them frozen); pass a regular expression or a callable that names the layers to filter"
+            f"them frozen); pass one of {', '.join(PRESETS)}, a regular expression or a callable, "
+            "or list the names of the layers to filter"
         )
     return Selection(taken, reasons)
 
@@ -134,11 +136,20 @@ def _decision(model: nn.Module, select: Selector) -> Callable[..., tuple[bool, s
             ) from None
         takes, why = lambda name, parameter: pattern.search(name), f"matches {select!r}"
         why_not = f"does not match {select!r}"
+    elif isinstance(select, (list, tuple, set, frozenset)):
+        unknown = sorted(set(select) - {name for name, _ in model.named_parameters()})
+        if unknown:
+            raise ValueError(
+                f"select names {unknown[0]!r}, which is no parameter of the model; "
+                "print(select_layers(model, 'all_conv')) lists them"
+            )
+        takes, why, why_not = lambda name, parameter: name in select, "listed", "not listed"
     elif callable(select):
         takes, why, why_not = select, "chosen by the callable", "not chosen by the callable"
     else:
         raise TypeError(
-            f"select must be one of {', '.join(PRESETS)}, a regular expression or a callable "
+            f"select must be one of {', '.join(PRESETS)}, a regular expression, a list of names or "
+            "a callable "
             f"(name, parameter) -> bool; got {select!r} of type {type(select).__name__}"
         )
     return lambda name, parameter: (True, why) if takes(name, parameter) else (False, why_not)

@@ -60,6 +60,18 @@ def permute_axes(grads: Sequence[Tensor], spec: FilterSpec) -> list[Tensor]:
     return views
 
 
+def permuted_shape(shape: Sequence[int], spec: FilterSpec) -> tuple[int, ...]:
+    """Return the shape of a tensor whose axes were permuted as the spec asks.
+
+    >>> permuted_shape((64, 3, 5, 7), FilterSpec(order="1023"))
+    (3, 64, 5, 7)
+    """
+    if spec.order is None or is_sample_order(spec.order):
+        return tuple(shape)
+    (view,) = permute_axes([torch.empty(tuple(shape), device="meta")], spec)
+    return tuple(view.shape)
+
+
 def sample_order(d: int, spec: FilterSpec) -> Tensor:
     """The permutation of ``d`` samples that a ``random:SEED`` or explicit order stands for."""
     if isinstance(spec.order, str):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from specgrad_kernels import checks, dispatch
-from specgrad_kernels.spec import FilterSpec, Ratio, cached_spec
+from specgrad_kernels.spec import FilterSpec, Ratio, as_tuples, cached_spec
 
 _PLAIN = FilterSpec()
 
@@ -58,8 +59,8 @@ def trace(grads: Iterable[Tensor | None], spec_or_fields: str | tuple, backend: 
 
 def filter_grads_(
     grads: Iterable[Tensor | None],
-    *,
     method: str = "fft",
+    *,
     ratio: Ratio | Sequence[Ratio] = 0.05,
     window: int | None = None,
     sigma: float | None = None,
@@ -77,8 +78,8 @@ def filter_grads_(
 
     grads: tensors of any shape, float32, float64, bfloat16 or float16, on one device;
         ``None`` entries are skipped. Each is flattened in its logical order.
-    backend: ``auto`` takes the fastest that can serve; ``torch``, ``cpp`` or ``triton``, here
-        or in ``SPECGRAD_BACKEND`` before the import, must serve or raises.
+    backend: ``auto`` takes the fastest available; ``torch``, ``cpp`` or ``triton``, here or in
+        ``SPECGRAD_BACKEND`` before the import, raises if unavailable.
 
     The other arguments are those of :class:`FilterSpec`.
 
@@ -91,12 +92,9 @@ def filter_grads_(
     """
     if isinstance(grads, Tensor):
         raise TypeError("grads must be a list of tensors; got a single tensor, pass [grad]")
-    if isinstance(ratio, list):
-        ratio = tuple(ratio)
+    ratio, gains = as_tuples(ratio), as_tuples(gains)
     if order is not None and not isinstance(order, str):
-        order = tuple(int(i) for i in order)
-    if isinstance(gains, list):
-        gains = tuple([tuple(each) if isinstance(each, list) else each for each in gains])
+        order = tuple(order.tolist() if hasattr(order, "tolist") else [int(i) for i in order])
     fields: tuple = (method, ratio, window, sigma, boundary, order, batch_dims, nonfinite)
     fields += (strategy, seed, group_dims, gains)
     if torch.compiler.is_compiling():
@@ -116,4 +114,11 @@ def apply(grads: Iterable[Tensor | None], spec: FilterSpec, backend: str = "auto
         return
     if not isinstance(present[0], Tensor) or present[0].is_meta:
         checks.check_grads(present, spec)
-    dispatch.run(present, spec, backend)
+    try:
+        dispatch.run(present, spec, backend)
+    except (TypeError, ValueError, FloatingPointError) as error:
+        if len(present) == len(listed):
+            raise
+        places = [index for index, grad in enumerate(listed) if grad is not None]
+        sentence = re.sub(r"grads\[(\d+)\]", lambda m: f"grads[{places[int(m[1])]}]", str(error))
+        raise type(error)(sentence) from None

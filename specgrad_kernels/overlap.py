@@ -6,6 +6,7 @@ given addresses and reads none of them, so they may be a GPU's.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,28 @@ def shares_memory_with_itself(grad: Tensor) -> bool:
             return True
         rest = rest[0, ...]
     return False
+
+
+def steps_of(grad: Tensor) -> tuple[int, int, int]:
+    """Return the first byte, the element's bytes, and a step that all its strides are whole."""
+    width = grad.element_size()
+    strides = [
+        stride * width for size, stride in zip(grad.shape, grad.stride(), strict=True) if size > 1
+    ]
+    return grad.data_ptr(), width, math.gcd(*strides)
+
+
+def may_share_memory(first: tuple[int, int, int], second: tuple[int, int, int]) -> bool:
+    """False where the steps of two tensors keep their elements apart, as those of two columns.
+
+    >>> import torch
+    >>> matrix = torch.zeros(5, 4)
+    >>> may_share_memory(steps_of(matrix[:, 0]), steps_of(matrix[:, 1]))
+    False
+    """
+    step = math.gcd(first[2], second[2])
+    distance = (second[0] - first[0]) % step if step else 0
+    return not (step and distance >= first[1] and step - distance >= second[1])
 
 
 def share_memory(first: Tensor, second: Tensor) -> bool:

@@ -27,7 +27,7 @@ def _checked_ratio(value: Ratio) -> Fraction:
     if not 0 <= ratio < 1:
         raise ValueError(f"ratio must lie in [0, 1); got {value!r}")
     if ratio.denominator >= 2**53:
-        ratio = ratio.limit_denominator(2**52)
+        ratio = min(ratio.limit_denominator(2**52), 1 - Fraction(1, 2**52))
     return ratio
 
 
@@ -83,7 +83,9 @@ class FilterSpec:
         one_of("boundary", self.boundary, BOUNDARIES)
         one_of("nonfinite", self.nonfinite, NONFINITE)
         one_of("strategy", self.strategy, STRATEGIES)
-        several = isinstance(self.ratio, Sequence) and not isinstance(self.ratio, str)
+        for name in ("ratio", "gains"):
+            object.__setattr__(self, name, as_tuples(getattr(self, name)))
+        several = isinstance(self.ratio, tuple)
         checked: dict[str, Any] = {
             "ratio": tuple(map(_checked_ratio, self.ratio))  # type: ignore[arg-type]
             if several
@@ -102,6 +104,7 @@ class FilterSpec:
             if sorted(permutation) != list(range(len(permutation))):
                 raise ValueError("order must hold every index from 0 to its length - 1 once")
             object.__setattr__(self, "order", permutation)
+        self._refuse_unused()
         self.kind.check(self)
         object.__setattr__(self, "text", self._text())
 
@@ -109,6 +112,24 @@ class FilterSpec:
     def kind(self) -> Kind:
         """The filter kind that ``method`` names."""
         return KINDS[self.method]
+
+    def _refuse_unused(self) -> None:
+        for name, owners in _OWNERS.items():
+            default = getattr(FilterSpec, name)
+            if self.method not in owners and getattr(self, name) not in (default, None):
+                raise ValueError(
+                    f"method {self.method!r} does not use {name}; got {name}="
+                    f"{getattr(self, name)!r}, which belongs to {' and '.join(owners)}"
+                )
+
+    @staticmethod
+    def options_of(method: str) -> tuple[str, ...]:
+        """Names of the fields that a method uses.
+
+        >>> FilterSpec.options_of("gaussian")[:4]
+        ('method', 'ratio', 'sigma', 'boundary')
+        """
+        return tuple(name for name in _DEFAULTS if method in _OWNERS.get(name, METHODS))
 
     def _text(self) -> str:
         given = zip(_DEFAULTS, self.fields, strict=True)
@@ -132,7 +153,7 @@ class FilterSpec:
         5
         """
         try:
-            given = {name: _as_tuples(value) for name, value in json.loads(text).items()}
+            given = {name: as_tuples(value) for name, value in json.loads(text).items()}
         except (ValueError, AttributeError):
             given = {text: None}
         if not given.keys() <= _DEFAULTS.keys():
@@ -181,11 +202,16 @@ class FilterSpec:
         return replace(self, ratio=tuple(self.ratio[i] for i in indices))
 
 
-def _as_tuples(value: Any) -> Any:
-    """Return lists, and lists in them, as tuples, which can be keys."""
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+def as_tuples(value: Any) -> Any:
+    """Return lists and arrays, and those in them, as tuples, which can be keys."""
+    listed = isinstance(value, (list, tuple, range)) or getattr(value, "ndim", 0) > 0
+    return tuple(map(as_tuples, value)) if listed else value
 
 
+_OWNERS = {
+    kind.own_field[0]: (kind.name,) for kind in KINDS.values() if kind.own_field is not None
+} | {"boundary": ("lap", "gaussian")}
+"""Fields that some methods use, and these methods."""
 _DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(FilterSpec)}
 _DEFAULTS["ratio"] = _checked_ratio(_DEFAULTS["ratio"])
 cached_spec = lru_cache(maxsize=256)(FilterSpec)
@@ -200,3 +226,19 @@ def _check_order(order: str) -> None:
         raise ValueError(
             f"order must permute the axes, such as '0231', or be 'random:SEED'; got {order!r}"
         )
+
+
+def make_spec(spec: FilterSpec | str | None, fields: dict[str, Any]) -> FilterSpec:
+    """Return the spec that a method's name or fields by name describe.
+
+    >>> make_spec("lap", {"window": 5}).window
+    5
+    """
+    if isinstance(spec, FilterSpec):
+        if fields:
+            raise TypeError(
+                f"give a FilterSpec or {', '.join(fields)} by name, not both; for instance "
+                f"dataclasses.replace(spec, {next(iter(fields))}=...)"
+            )
+        return spec
+    return FilterSpec(spec or "fft", **fields)

@@ -130,7 +130,8 @@ def options_of(kind: str, options: Mapping[str, Any], kinds: Collection[str]) ->
             )
         if name not in FREE:
             raise ConfigError(f"a filter has no option {name!r}; {suggest(name, FREE + OF_ALL)}")
-        if owner in ("", kind):
+        users = [each for each in kinds if name in FilterSpec.options_of(each)]
+        if owner == kind or (not owner and (kind in users or not users)):
             chosen[name] = value
     return chosen
 

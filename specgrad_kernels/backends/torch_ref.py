@@ -17,23 +17,31 @@ from specgrad_kernels.spec import FilterSpec
 NAME = "torch"
 
 
-def filter_stacked_(grads: Sequence[Tensor], spec: FilterSpec) -> None:
-    """Filter validated gradients in place. Those with the same equation are stacked."""
-    groups: dict[tuple, list[Tensor]] = defaultdict(list)
+def filtered(grads: Sequence[Tensor], spec: FilterSpec) -> list[Tensor]:
+    """Return filtered gradients, those left alone as they are. Equal equations are stacked."""
+    groups: dict[tuple, list[int]] = defaultdict(list)
     for index, grad in enumerate(grads):
         if grad.numel() == 0:
             continue
         shape = signal_shape(grad.shape, spec)
         parameters = spec.kind.parameters(spec, shape, index)
         if parameters is not None:
-            groups[(parameters, math.prod(shape), grad.dtype)].append(grad)
+            groups[(parameters, math.prod(shape), grad.dtype)].append(index)
+    results = list(grads)
     for (parameters, _, dtype), members in groups.items():
-        signals = [flatten(grad, spec) for grad in members]
+        signals = [flatten(grads[index], spec) for index in members]
         stacked = torch.cat(signals).to(checks.COMPUTED_IN.get(dtype, dtype))
-        filtered = spec.kind.reference(stacked, parameters, spec).to(dtype)
-        parts = filtered.split([len(signal) for signal in signals])
-        for grad, part in zip(members, parts, strict=True):
-            grad.copy_(part.reshape(grad.shape))
+        parts = spec.kind.reference(stacked, parameters, spec).to(dtype)
+        for index, part in zip(members, parts.split(list(map(len, signals))), strict=True):
+            results[index] = part.reshape(grads[index].shape)
+    return results
+
+
+def filter_stacked_(grads: Sequence[Tensor], spec: FilterSpec) -> None:
+    """Filter validated gradients in place."""
+    for grad, result in zip(grads, filtered(grads, spec), strict=True):
+        if result is not grad:
+            grad.copy_(result)
 
 
 def why_not() -> str | None:

@@ -30,7 +30,19 @@ def _positive_width(name: str, value: object) -> float:
     return number
 
 
-class Lap(Kind):
+class _Average(Kind):
+    """Subtracts an average, which is symmetric where it does not meet an end."""
+
+    def is_symmetric(self, spec: FilterSpec) -> bool:
+        return spec.boundary == "circular"
+
+
+def _half_amplitude(share: float, d: int) -> int:
+    """Bins below the frequency, as a share of the highest, at which an average halves."""
+    return min(math.floor(share * reference.num_bins(d)), reference.num_bins(d))
+
+
+class Lap(_Average):
     """Subtracts a moving average."""
 
     name = "lap"
@@ -42,12 +54,17 @@ class Lap(Kind):
         # wider than the signal on both sides changes nothing where only samples inside count
         return min(window, 2 * d - 1) if window and spec.boundary == "count" else window
 
+    def changed_bins(self, spec: FilterSpec, d: int, index: int) -> int:
+        if spec.window is None:
+            return spec.cutoff(d, index)
+        return _half_amplitude(1.2067 / spec.window, d)
+
     def numbers(self, parameters: int, d: int, spec: FilterSpec) -> LocalAverage:
         weights = np.full(parameters // 2 + 1, 1 / parameters)
         return local_average(weights, spec.boundary, d, box=True)
 
 
-class Gaussian(Kind):
+class Gaussian(_Average):
     """Subtracts a Gaussian average, cut at four widths."""
 
     name = "gaussian"
@@ -55,6 +72,11 @@ class Gaussian(Kind):
 
     def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> float | None:
         return spec.sigma_of(math.prod(shape), index)
+
+    def changed_bins(self, spec: FilterSpec, d: int, index: int) -> int:
+        if spec.sigma is None:
+            return spec.cutoff(d, index)
+        return _half_amplitude(0.37478 / spec.sigma, d)
 
     def numbers(self, parameters: float, d: int, spec: FilterSpec) -> LocalAverage:
         weights = reference.gaussian_weights(parameters).numpy()

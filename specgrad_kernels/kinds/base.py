@@ -105,6 +105,12 @@ class Kind:
         """True where backends can compute it, false where only the equation exists."""
         return type(self).numbers is not Kind.numbers
 
+    is_linear = True
+
+    def is_symmetric(self, spec: FilterSpec) -> bool:
+        """True where a linear filter is its own transpose."""
+        return True
+
     def check(self, spec: FilterSpec) -> None:
         """Refuse fields that do not fit each other."""
 

@@ -64,12 +64,17 @@ class L2(_ByCutoff):
     """Keeps the direction and takes the length of what ``fft`` leaves."""
 
     name = "l2"
+    is_linear = False
 
     def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
+        # a power of two keeps every digit, and squares within the range of the dtype
+        largest = signals.detach().abs().amax(dim=-1, keepdim=True)
+        exponent = torch.where(largest.isfinite(), torch.frexp(largest).exponent, 0)
+        given, signals = signals, signals * torch.ldexp(torch.ones_like(largest), -exponent)
         norm = torch.linalg.vector_norm(signals, dim=-1, keepdim=True)
         left = reference.suppress_low(signals, parameters)
         scale = torch.linalg.vector_norm(left, dim=-1, keepdim=True) / norm
-        return torch.where(norm > 0, signals * scale, signals)
+        return torch.where(norm > 0, given * scale, given)
 
 
 class Fft2d(Kind):
@@ -99,6 +104,10 @@ class Fft2d(Kind):
         count = max(1, math.floor(ratio * len(radius)))
         keep = torch.ones_like(radius)
         keep[torch.argsort(radius, stable=True)[:count]] = 0  # the first of those equally low
+        # a real signal's bins of the first and the middle column come in pairs
+        keep = keep.view(height, -1)
+        paired = [0, width // 2] if width % 2 == 0 else [0]
+        keep[:, paired] *= keep[-torch.arange(height)][:, paired]
         spectrum = torch.fft.rfft2(signals.reshape(-1, height, width))
-        kept = spectrum * keep.view(height, -1).to(signals)
+        kept = spectrum * keep.to(signals)
         return torch.fft.irfft2(kept, s=(height, width)).reshape(signals.shape)

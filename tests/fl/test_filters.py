@@ -81,8 +81,10 @@ def test_widths_reach_the_filter(model):
 def test_an_option_of_one_kind_leaves_the_other_alone(model):
     plan = filter_plan(model, Config(filter="lap+fft", filter_options={"lap.window": 25}))
     assert (plan.first.spec.window, plan.second.spec.window) == (25, None)
-    both = filter_plan(model, Config(filter="lap+fft", filter_options={"seed": 3}))
-    assert (both.first.spec.seed, both.second.spec.seed) == (3, 3)
+    both = filter_plan(model, Config(filter="lap+fft", filter_options={"nonfinite": "raise"}))
+    assert (both.first.spec.nonfinite, both.second.spec.nonfinite) == ("raise", "raise")
+    alone = filter_plan(model, Config(filter="lap+fft", filter_options={"window": 25}))
+    assert (alone.first.spec.window, alone.second.spec.window) == (25, None)
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ def test_every_way_to_write_a_width():
     assert FilterSpec("lap", window=np.int64(25)) == FilterSpec("lap", window=25)
     for sigma in (np.float32(2.5), Decimal("2.5"), Fraction(5, 2)):
         assert FilterSpec("gaussian", sigma=sigma) == FilterSpec("gaussian", sigma=2.5)
-    whole = FilterSpec(batch_dims=np.int32(1), seed=np.uint8(7))
+    whole = FilterSpec("random", batch_dims=np.int32(1), seed=np.uint8(7))
     assert (whole.batch_dims, whole.seed) == (1, 7)
-    assert whole == FilterSpec(batch_dims=1, seed=7)
+    assert whole == FilterSpec("random", batch_dims=1, seed=7)
 
 
 @pytest.mark.parametrize(
