@@ -90,23 +90,19 @@ class Config:
         "options of the partition, as key=value",
         mode=limits(
             "once",
-            "exhausted classes: `once` holds each sample at most once, `refill` as in the paper's "
-            "line of work",
+            "when a class runs out: `once` holds a sample once, `refill` reuses samples",
             choices=("once", "refill"),
             name="partition_mode",
         ),
-        shards=limits(
-            2, "shards a client holds (partition shards)", low=1, name="shards_per_client"
-        ),
+        shards=limits(2, "shards of a client", low=1, name="shards_per_client"),
         samples=limits(
-            500, "samples a client holds (feature_shift)", low=1, name="samples_per_client"
+            500, "samples of a client (feature_shift)", low=1, name="samples_per_client"
         ),
     )
     validation: float = setting(
         0.0,
-        "share of every client's samples that is held out of training: the best round is chosen "
-        "by them, and they show how well the model serves each client; the test set then is for "
-        "the final number alone",
+        "share of every client's samples that is held out of training, to choose the best round "
+        "and to score the model for each client",
         low=0,
         high=0.9,
         share=True,
@@ -119,28 +115,21 @@ class Config:
     options: Options = setting({}, "options of the method, as key=value, such as mu=0.01")
 
     filter: str = setting(
-        "none",
-        "gradient filter, see `specgrad-fl list`; a+b is one after the other, a-b is a without "
-        "what b removes",
+        "none", "gradient filter, see `specgrad-fl list`; a+b applies two, a-b keeps the band of b"
     )
     ratio: float = setting(
         0.05, "share of the spectrum that the filter removes", low=0, high=1, share=True
     )
     filter_ratios: Options = setting(
         {},
-        "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; a layer that it "
-        "does not name takes `ratio`, and 0 leaves a layer alone",
+        "TOML file with ratios by layer, as `specgrad-fl diagnose` writes it; others take `ratio`",
     )
     filter_options: Options = table(
         "options of the filter, as key=value, such as window=25 or lap.window=25",
         free=True,
-        order=limits(
-            "", "flattening order of a filtered tensor, such as 0231", name="filter_order"
-        ),
+        order=limits("", "flattening order, such as 0231", name="filter_order"),
         backend=limits(
-            "auto",
-            "kernel backend, or `loop`: torch.fft layer by layer, for comparison",
-            name="filter_backend",
+            "auto", "kernel backend, or `loop`: torch.fft layer by layer", name="filter_backend"
         ),
     )
     filter_select: str = setting("auto", "filtered layers: auto, a preset or a regular expression")
@@ -151,19 +140,13 @@ class Config:
         "who takes part in a round, and how much",
         sampling=limits(
             "uniform",
-            "draw of the active clients: exactly `active` without replacement, or a coin for each",
+            "draw of clients: exactly `active`, or each with the same probability",
             choices=("uniform", "bernoulli"),
         ),
         dropout=limits(
-            0.0,
-            "probability that an active client's work is lost in a round",
-            low=0,
-            high=0.99,
-            share=True,
+            0.0, "probability that a client's work is lost", low=0, high=0.99, share=True
         ),
-        epochs_range=limits(
-            "", "least and most local epochs, such as 1-5: every client draws anew in each round"
-        ),
+        epochs_range=limits("", "local epochs that clients draw in each round, such as 1-5"),
     )
     epochs: int = setting(1, "local epochs", low=1)
     batch_size: int = setting(50, "local batch size", low=1)
@@ -171,26 +154,23 @@ class Config:
     lr_decay: float = setting(0.998, "factor on the learning rate after every round", above=0)
     lr_schedule: str = setting(
         "decay",
-        "learning rate by round: the factor lr_decay after every round, or after every lr_step "
-        "rounds, or half a cosine down to 0",
+        "learning rate: times lr_decay after every round or every lr_step rounds, or half a cosine",
         choices=("decay", "steps", "cosine"),
     )
     optimizer: str = setting("sgd", "local optimizer", choices=("sgd", "adam"))
-    momentum: float = setting(
-        0.0, "momentum of a client's steps, from zero in every round", low=0, high=0.999
-    )
+    momentum: float = setting(0.0, "momentum of a client's steps, zero at first", low=0, high=0.999)
     optimizer_options: Options = table(
         "options of the local steps, as key=value",
         nesterov=limits(False, "Nesterov's form of the momentum"),
         momentum_place=limits(
             "after",
-            "momentum of the whole step, after the filter, or of the data gradient, before it",
+            "momentum after the filter, or of the data gradient before it",
             choices=("after", "before"),
         ),
-        lr_step=limits(30, "rounds between two steps of the learning rate", low=1),
+        lr_step=limits(30, "rounds between steps of the learning rate", low=1),
         clip_scope=limits(
             "data",
-            "what is clipped: the data gradient, or with the method's linear correction (parity)",
+            "clip the data gradient, or the corrected one (parity)",
             choices=("data", "corrected"),
         ),
     )
@@ -212,19 +192,16 @@ class Config:
     seed: int = setting(0, "seed of everything random", low=0)
 
     eval_every: int = setting(
-        0,
-        "evaluate after every so many rounds; 0 chooses it so that evaluation stays a small part",
-        low=0,
+        0, "rounds between evaluations; 0 chooses, for 5 % of the time", low=0
     )
     eval_tail: int = setting(
-        -1, "evaluate after each of the last so many rounds; -1 chooses: 10 in long runs", low=-1
+        -1, "last rounds that are all evaluated; -1 chooses: 10 in long runs", low=-1
     )
     eval_options: Options = table(
         "options of the evaluation, as key=value",
         target=limits(
             "server",
-            "evaluated model: the server's, or the mean of the active clients' models with the "
-            "method's weights",
+            "evaluated model: the server's, or the mean of the clients' models",
             choices=("server", "active_mean"),
             name="eval_target",
         ),
@@ -236,7 +213,7 @@ class Config:
 
     device: str = setting("cpu", "torch device, such as cpu or cuda:0")
     workers: int = setting(
-        0, "client processes on the CPU; 1 trains in this process, 0 takes one for each core", low=0
+        0, "client processes on the CPU; 1 is this process, 0 is one for each core", low=0
     )
     machine_options: Options = table(
         "options of this machine, as key=value",
@@ -246,30 +223,24 @@ class Config:
     )
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     state_ram_mib: int = setting(
-        1024, "memory for per-client state; what exceeds it is kept on disk", low=0
+        1024, "MiB of memory for per-client state; the rest is on disk", low=0
     )
     checkpoint_every: int = setting(1, "rounds between checkpoints", low=1)
 
     engine: str = setting(
         "local",
-        "where clients run: `local` in processes of this machine, `flower` on Flower's SuperNodes",
+        "where clients run: in processes of this machine, or on Flower's SuperNodes",
         choices=("local", "flower"),
     )
-    nodes: int = setting(3, "SuperNodes that `engine flower` starts on this machine", low=1)
+    nodes: int = setting(3, "SuperNodes that `--engine flower` starts on this machine", low=1)
     engine_options: Options = table(
         "options of Flower, as key=value",
-        insecure=limits(
-            False, "let other users of this machine reach the SuperLink that `engine flower` starts"
-        ),
-        min_clients=limits(1, "a round on Flower with fewer answers is repeated", low=1),
+        insecure=limits(False, "let other users of this machine reach the SuperLink"),
+        min_clients=limits(1, "a round with fewer answers is repeated", low=1),
         client_timeout=limits(
-            600.0,
-            "seconds a round on Flower waits before it leaves out the clients that did not answer",
-            low=0.1,
+            600.0, "seconds before clients that did not answer are left out", low=0.1
         ),
-        join_timeout=limits(
-            300.0, "seconds to wait for the nodes of all clients at the start", low=0.1
-        ),
+        join_timeout=limits(300.0, "seconds to wait for all nodes at the start", low=0.1),
     )
 
     def __post_init__(self) -> None:

@@ -131,7 +131,8 @@ def add_settings(
 def _explained(option: tuple[str, Mapping[str, Any]]) -> str:
     """An option in the help of its table."""
     key, about = option
-    value = "|".join(about["choices"]) or about["default"]
+    default = about["default"]
+    value = "|".join(about["choices"]) or (str(default).lower() if default != "" else "TEXT")
     return f"; {key}={value}: {about['help']}".replace("%", "%%")
 
 
