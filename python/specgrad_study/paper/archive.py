@@ -20,7 +20,8 @@ from specgrad_study.fleet import FAILURE, Job
 from specgrad_study.paper.numbers import Place
 
 FORMAT = 2
-KEYS = tuple(key for key, _ in MEASURES.values())
+# in a run with held-out samples the best round is chosen on them, and has no test accuracy
+KEYS = (*(key for key, _ in MEASURES.values()), "validation_mean_last_10")
 UNKNOWN = "unknown"
 
 
@@ -112,7 +113,7 @@ class Finished:
         summary = run.summary()
         return Finished(
             run.path.name,
-            {key: summary[key] for key in KEYS},
+            {key: summary[key] for key in KEYS if key in summary},
             {r["round"]: r["test_accuracy"] for r in run.records() if "test_accuracy" in r},
             Source.of(facts),
         )
@@ -159,7 +160,7 @@ class Earlier:
         runs = {
             name: Finished(
                 name,
-                {key: float(each[key]) for key in KEYS},
+                {key: float(each[key]) for key in KEYS if key in each},
                 {int(number): float(v) for number, v in each["evaluations"].items()},
                 sources[each["source"]],
             )

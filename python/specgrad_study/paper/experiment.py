@@ -95,7 +95,7 @@ def accuracies(cells: Sequence[Cell], archive: Archive, measure: str) -> Results
     for cell in cells:
         runs = cell.finished(archive)
         results[cell.place] = Measured(
-            {seed: 100 * run.summary[key] for seed, run in runs.items()},
+            {seed: 100 * run.summary[key] for seed, run in runs.items() if key in run.summary},
             cell.missing(archive),
             {seed: run.source for seed, run in runs.items()},
         )

@@ -165,7 +165,10 @@ def cpu() -> Preset:
         name="cpu",
         base=Config(**PROTOCOL, **small, rounds=40, eval_every=5, eval_tail=5),
         seeds=(0,),
-        seeds_of=dict.fromkeys(("strategies", "mechanism", "spectral-bias", "cka"), (0, 1, 2)),
+        seeds_of=dict.fromkeys(
+            ("strategies", "mechanism", "spectral-bias", "cka", "tuned", "why", "relatives"),
+            (0, 1, 2),
+        ),
         datasets={
             "CIFAR-10": {},
             "CIFAR-10-C": {"dataset": "cifar10_c", **SHIFT},

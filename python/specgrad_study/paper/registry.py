@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from specgrad_fl.errors import RunError, suggest
 
-from specgrad_study.paper import ablations, drift, mechanism, tables, timing
+from specgrad_study.paper import ablations, drift, mechanism, ours, tables, timing
 from specgrad_study.paper.experiment import Experiment
 
 _ALL = (
@@ -28,6 +28,9 @@ _ALL = (
     ablations.RATIO,
     tables.SUPPLEMENT,
     mechanism.EXPERIMENT,
+    ours.TUNED,
+    ours.WHY,
+    ours.RELATIVES,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 
