@@ -12,6 +12,7 @@ import specgrad_data
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from representatives import only
 from specgrad_fl import machine, training
 from specgrad_fl.client import ClientRunner
 from specgrad_fl.config import Config
@@ -207,26 +208,25 @@ def test_client_states_remember_the_last_stored(tmp_path_factory, actions, capac
     assert len(list(folder.iterdir())) == len(at_checkpoint)
 
 
-def test_mixed_precision_trains(tmp_path, small):
+@pytest.mark.parametrize("amp", only(["fp16"], ["bf16", "fp16"]))
+def test_mixed_precision_trains(tmp_path, small, amp):
     """In a process of its own, where instructions that virtual machines lack are left out."""
     flags = ["--clients=24", "--active=1", "--rounds=1", "--filter=fft", "--workers=1"]
-    lines = [["train", *flags, f"--amp={a}", f"--out={tmp_path / a}"] for a in ("bf16", "fp16")]
-    program = "import sys; from specgrad_fl import cli; print([cli.main(line) for line in {}])"
+    line = ["train", *flags, f"--amp={amp}", f"--out={tmp_path / amp}", "--quiet"]
     done = subprocess.run(
-        [sys.executable, "-c", program.format(lines)],
+        [sys.executable, "-m", "specgrad_fl.cli", *line],
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if "does not work on this CPU" in done.stderr:
         pytest.skip(done.stderr)
-    assert done.stdout.splitlines()[-1:] == ["[0, 0]"], done.stderr
+    assert done.returncode == 0, done.stderr
     config = small(batch_size=50, clients=24, active=1, filter="fft", rounds=1)
     plain = training.train(config, tmp_path / "plain")
-    for name in ("bf16", "fp16"):
-        mixed = RunDirectory(tmp_path / name)
-        assert mixed.last_path.read_bytes() != plain.last_path.read_bytes()
-        losses = [run.records()[0]["train_loss"] for run in (mixed, plain)]
-        assert abs(losses[0] - losses[1]) < 0.05
+    mixed = RunDirectory(tmp_path / amp)
+    assert mixed.last_path.read_bytes() != plain.last_path.read_bytes()
+    losses = [run.records()[0]["train_loss"] for run in (mixed, plain)]
+    assert abs(losses[0] - losses[1]) < 0.05
 
 
 def test_a_cpu_without_mixed_precision_is_told_so(small, monkeypatch):

@@ -13,6 +13,7 @@ from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 
 
+@pytest.mark.exhaustive
 @pytest.mark.interpreters
 def test_workers_do_not_change_the_result(tmp_path, small):
     config = small(method="scaffold", filter="fft", rounds=2)

@@ -168,6 +168,7 @@ def run_with_isa(name, *arguments):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.exhaustive
 def test_unknown_instruction_sets_are_refused_at_import():
     refused = run_with_isa("AVX2", "-c", "import specgrad_kernels")
     assert refused.returncode != 0
