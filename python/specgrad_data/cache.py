@@ -1,4 +1,4 @@
-"""Decoded data kept beside the work: what takes long to decode is decoded once."""
+"""Cache of decoded data sets."""
 
 from __future__ import annotations
 

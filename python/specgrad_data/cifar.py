@@ -94,7 +94,7 @@ def load(folder: Path, size: int = 32) -> Dataset:
 
 
 def _doubts(dataset: Dataset, family: Family, folder: Path) -> Iterator[str]:
-    """Where a copy is not the whole set, or deviates as one that was compressed with loss does."""
+    """Signs that a copy is incomplete, or was compressed with loss."""
     name, std = family.name, family.official_std
     for part, labels, expected in (
         ("training", dataset.train_y, family.train_size),

@@ -146,7 +146,7 @@ def checksum(path: Path, kind: str) -> str:
 
 
 def _download(file: RemoteFile, url: str, part: Path, progress: Progress | None) -> None:
-    """Bring ``part`` to its full length, taking up what is there already."""
+    """Download the rest of ``part``."""
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"the address {url!r} is not http or https; choose another base_url")
     failure: Exception | None = None
@@ -170,7 +170,7 @@ def _download(file: RemoteFile, url: str, part: Path, progress: Progress | None)
 
 
 def _continue(file: RemoteFile, url: str, part: Path, progress: Progress | None) -> None:
-    """One connection: ask for what is missing, and append it."""
+    """Request the missing bytes and append them."""
     begun = part.stat().st_size if part.exists() else 0
     if file.size is not None and begun > file.size:
         begun = 0

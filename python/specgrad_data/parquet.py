@@ -47,7 +47,7 @@ def find_parts(name: str, folder: Path, *test_splits: str) -> tuple[list[Path], 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file, to be read in this context: what turns out to be damaged is refused."""
+    """Open a file; damage found while reading raises an error."""
     try:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]

@@ -218,7 +218,7 @@ def _data(arguments: argparse.Namespace) -> None:
 
 
 def fetch_progress() -> Callable[[int, int], None] | None:
-    """Shows bytes so far and in all on a terminal; silent elsewhere."""
+    """Progress of a download on a terminal; ``None`` elsewhere."""
     from specgrad_fl.progress import rewrite
 
     if not sys.stderr.isatty():
@@ -243,14 +243,14 @@ def _how_to_go_on(arguments: argparse.Namespace) -> str:
 
 
 def _check_installed(command: str) -> None:
-    """Refuse before the first round what would fail after the last, when pictures are drawn."""
+    """Check optional packages before the first round, not when pictures are drawn."""
     for package in () if command in ("list", "data", "flower") else ("safetensors", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             raise not_installed(package)
 
 
 def _check_environment() -> None:
-    """The op refuses a SPECGRAD_BACKEND or SPECGRAD_ISA that names nothing when it is imported."""
+    """Import the op, which rejects an unknown SPECGRAD_BACKEND or SPECGRAD_ISA."""
     try:
         importlib.import_module("specgrad_kernels")
     except ValueError as error:
@@ -258,7 +258,7 @@ def _check_environment() -> None:
 
 
 def _check_unknown(unknown: list[str], parser: Parser) -> None:
-    """Refuse an argument that the command does not take, with what may have been meant."""
+    """Reject unknown arguments, with a hint."""
     if unknown:
         flag, _, value = unknown[0].partition("=")
         value = value or next((word for word in unknown[1:] if not word.startswith("--")), "VALUE")
@@ -290,7 +290,7 @@ def _say(sentence: Warning | str, *_: Any) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; what a user can set right is one sentence and exit code 2."""
+    """Run a command; user errors are one line and exit code 2."""
     arguments = argparse.Namespace(command="")
     with warnings.catch_warnings():
         warnings.showwarning = _say  # type: ignore[assignment]

@@ -393,7 +393,7 @@ _KIND_NAMES = {
 
 
 def checked(name: str, kind: type, value: Any, limits: Mapping[str, Any]) -> Any:
-    """The value in the type of the setting of this name, where nothing is lost by that.
+    """Check a value and convert it to the type of its setting.
 
     limits: as of :func:`setting`
     """
@@ -446,7 +446,7 @@ def in_tables(settings: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[st
 
 
 def _accept_options(made: Callable[..., None]) -> Callable[..., None]:
-    """For one release, options of tables as settings of their own."""
+    """Accept options as arguments of their own, with a warning, for one release."""
 
     @functools.wraps(made)
     def init(self: Config, **settings: Any) -> None:
@@ -489,7 +489,7 @@ def _check_plain(name: str, options: Options) -> None:
 
 
 def _check_filter(name: str) -> None:
-    """Refuse a filter whose kinds do not exist; they are asked for here, since that needs torch."""
+    """Reject unknown filters; the import is here, since it needs torch."""
     if name == "none":
         return
     from specgrad_kernels.spec import METHODS
@@ -528,7 +528,7 @@ ALIASES = {
 
 
 def nearest(name: str) -> str:
-    """The end of a refusal of a setting that does not exist.
+    """The end of the error message for an unknown setting.
 
     >>> nearest("learning_rate")
     "did you mean 'lr'?"
@@ -540,7 +540,7 @@ def nearest(name: str) -> str:
 
 
 def check_names(settings: Mapping[str, Any], where: str = "") -> None:
-    """Refuse settings that do not exist, naming the nearest that does."""
+    """Reject unknown settings, naming the nearest."""
     for name, value in settings.items():
         if name in FIELDS:
             continue

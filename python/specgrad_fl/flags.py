@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses in one sentence; what it parsed knows the parser of the innermost command."""
+    """Raises user errors; parsed arguments hold the parser of the innermost command."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -90,7 +90,7 @@ def add_settings(
     only: frozenset[str] = frozenset(),
     without: tuple[str, ...] = (),
 ) -> None:
-    """Flags for the settings; what is not given stays absent, so that the file can speak."""
+    """Add flags for the settings; those not given stay absent, so that the file decides."""
     parser.add_argument("--quiet", action="store_true", help="no progress")
     if not only:
         parser.add_argument("--config", type=Path, help="TOML file with settings")
@@ -152,7 +152,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """File, then command line."""
+    """Settings of the file, overridden by the command line."""
     path = getattr(arguments, "config", None)
     settings = read_toml(path) if path else {}
     _check_code(path, settings, arguments)
@@ -190,7 +190,7 @@ def _check_code(path: Path | None, settings: dict[str, Any], arguments: argparse
 
 
 def warn_of_idle(config: Config, settings: Iterable[str]) -> None:
-    """Name the settings that were given and change nothing."""
+    """Warn about given settings without effect."""
     for name, needs in config.without_effect(settings).items():
         name = str(OPTIONS.get(name, name))
         print(f"specgrad-fl: {name} has no effect without {needs}", file=sys.stderr)

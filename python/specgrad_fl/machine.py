@@ -76,7 +76,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _TOP_PAD = (-1, 2**31 - 1), (-3, 32 * 2**20), 
 
 
 def keep_freed_memory() -> bool:
-    """Let the process keep what it frees, for the next step; whether the allocator can.
+    """Keep freed memory in the process for the next step; ``False`` if the allocator cannot.
 
     Every step frees its activations and asks for the same again. By default glibc returns them
     to the system and takes them back page by page, each page zeroed: ten thousand faults and a
@@ -127,7 +127,7 @@ loss.backward()
 
 @functools.cache
 def _amp_failure(dtype: str) -> str:
-    """Why mixed precision ends its process here; nothing where it does not."""
+    """The reason why mixed precision crashes on this CPU; empty if it works."""
     probe = subprocess.run(
         [sys.executable, "-c", _AMP_PROBE.format(dtype=dtype)], capture_output=True, check=False
     )

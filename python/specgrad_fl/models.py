@@ -1,4 +1,4 @@
-"""Backbones by name, all with GroupNorm of two groups, and any model of one's own.
+"""Models by name, all with GroupNorm of two groups, and plug-ins.
 
 >>> model = build("resnet20", Inputs(num_classes=10, in_channels=3, image_size=32))
 >>> sum(p.numel() for p in model.parameters())

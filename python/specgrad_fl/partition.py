@@ -60,7 +60,7 @@ class Partition:
         return [len(indices) for indices in self.clients]
 
     def arrays(self) -> dict[str, Tensor]:
-        """As tensors that a file or another process can take."""
+        """Tensors for a file or another process."""
         found = {"indices": torch.cat(self.clients), "sizes": torch.tensor(self.sizes)}
         if self.held_out:
             found["held_out"] = torch.cat(self.held_out)
@@ -69,7 +69,7 @@ class Partition:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of who holds what."""
+        """SHA-256 of the clients' samples."""
         found = hashlib.sha256()
         for name, tensor in self.arrays().items():
             found.update(name.encode())
@@ -193,8 +193,8 @@ def make_partition(
 
     kind:
         ``dirichlet``: equal sizes, class shares drawn from a Dirichlet prior of ``alpha``;
-        ``mode="refill"`` gives an exhausted class its whole list back, so that some samples are
-        held twice and others by nobody; ``mode="once"`` holds every sample at most once.
+        ``mode="refill"`` reuses samples when a class runs out, so that some are held twice and
+        others by nobody; ``mode="once"`` holds every sample at most once.
         ``iid``: equal sizes, at random.
         ``shards``: samples sorted by class and cut in equal shards, ``shards_per_client`` each.
         ``natural``: one client per writer; with fewer clients than writers some are drawn,
@@ -274,7 +274,7 @@ def _cumulative(weights: Priors) -> list[float]:
 def _refilled(
     slots: list[int], priors: Priors, pools: list[list[int]], rng: Generator
 ) -> Iterator[int]:
-    """A sample of the client's prior for each slot; an empty class gets its list back."""
+    """A sample of the client's prior for each slot; an empty class is refilled."""
     # a class without any sample can never be refilled
     classes = [c for c, pool in enumerate(pools) if pool]
     masses = (prior[classes] for prior in priors)

@@ -25,7 +25,7 @@ DRAWN_BY = "specgrad-fl"
 
 
 def save(figure: Figure, path: Path, dpi: int = 120) -> None:
-    """Write a figure, whole or not at all; what matplotlib says of fonts and room is not told."""
+    """Write a figure atomically; matplotlib's warnings about fonts and layout are dropped."""
     with storage.replacing(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         figure.savefig(temporary, format="png", dpi=dpi, metadata={"Software": DRAWN_BY})
@@ -52,7 +52,7 @@ def points(records: list[Record], key: str, factor: float = 1.0) -> dict[int, fl
 
 
 def _marker(points: Collection[Any]) -> str:
-    """A few points are shown as such: a line through one of them would be invisible."""
+    """Show few points as markers: a line through one of them would be invisible."""
     return "o" if len(points) <= FEW else ""
 
 

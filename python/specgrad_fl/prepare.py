@@ -142,7 +142,7 @@ def check_model(config: Config, dataset: Dataset) -> None:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """Everything but the arrays, in a form that JSON can carry to a worker."""
+    """Everything but the arrays, serialisable as JSON for workers."""
 
     config: Config
     kind: Format
@@ -205,7 +205,7 @@ def build_model(blueprint: Blueprint) -> FlatModel:
 def build_runner(
     blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, board: Board
 ) -> ClientRunner:
-    """A runner over arrays and board, whoever owns their memory."""
+    """Client runner on these arrays and shared vectors."""
     config = blueprint.config
     method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
     samples = Samples(blueprint.kind, arrays, machine.device_of(config))

@@ -107,7 +107,7 @@ class Plain:
 
 
 def _accuracy(record: Record) -> float | None:
-    """On the held-out samples where there are any, else on the test set."""
+    """Accuracy on held-out samples where there are any, else on the test set."""
     return record.get("validation_accuracy", record.get("test_accuracy"))
 
 
@@ -125,11 +125,11 @@ class Lines:
 
 
 def silent(record: Record, config: Config) -> None:
-    """A watcher that says nothing."""
+    """Watcher without output."""
 
 
 def watcher(quiet: bool, label: str = "", as_json: bool = False) -> Watcher:
-    """The way to report that suits the output."""
+    """The watcher that suits the output."""
     if quiet:
         return silent
     if as_json:

@@ -118,7 +118,7 @@ class Samples:
         return self._to_device(flip), self._to_device(offsets * crop)
 
     def _to_device(self, numbers: Tensor) -> Tensor:
-        """Numbers on the device; from page-locked memory a GPU takes them without a wait."""
+        """Copy to the device (pinned, non-blocking on CUDA)."""
         if self.device.type != "cuda":
             return numbers.to(self.device)
         return numbers.pin_memory().to(self.device, non_blocking=True)

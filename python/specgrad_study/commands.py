@@ -1,4 +1,4 @@
-"""The commands that ask questions with many runs: compare, tune, reproduce, diagnose.
+"""Commands with many runs: compare, tune, reproduce, diagnose.
 
 What is slow to import is imported by the command that needs it.
 """

@@ -97,7 +97,7 @@ def complete(job: Job, watch: Watcher) -> RunDirectory:
 
 
 def play_one(job: Job, watch: Watcher) -> Outcome:
-    """As :func:`complete`, but a mistake in one run does not end the others."""
+    """As :func:`complete`, but an error is an outcome, so that other runs go on."""
     known = stored_outcome(job)
     if known is not None:
         return known
@@ -149,7 +149,7 @@ def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
 
 
 def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str, str]:
-    """The child's side: play one job, with its rounds as news."""
+    """Worker: play one job, with its rounds as partial replies."""
     job = Job(Config(**order["config"]), Path(order["path"]))
     outcome = play_one(job, lambda record, _: say(record))
     return outcome.status, outcome.reason, outcome.trace
@@ -220,7 +220,7 @@ def trial(config: Config, dataset: Dataset, partition: Partition) -> Iterator[En
 
 @contextmanager
 def status(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Tells what is being done: a live line on a terminal, a line every few seconds elsewhere."""
+    """Report the current step: a live line on a terminal, a line every few seconds elsewhere."""
     live, begun, due = sys.stderr.isatty(), time.perf_counter(), 0.0
 
     def say(text: str) -> None:

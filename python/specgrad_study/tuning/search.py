@@ -15,7 +15,7 @@ Objective = Callable[[Sequence[Point]], Sequence[float]]
 
 
 def rounded(value: float) -> float:
-    """Six digits: what a person would have written.
+    """Round to six digits.
 
     >>> rounded(0.1 + 0.2)
     0.3
@@ -115,7 +115,7 @@ def axes_of(method: str, given: Sequence[str]) -> list[Axis]:
 
 @dataclass(frozen=True)
 class Found:
-    """The end of a search.
+    """The result of a search.
 
     axes: as they have grown; scores: of every point tried
     open_sides: settings and directions in which the limit stopped the search
