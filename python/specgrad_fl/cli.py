@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import importlib
 import importlib.util
 import json
@@ -22,6 +23,7 @@ from specgrad_fl.errors import (
     RunError,
     UserError,
     not_installed,
+    printable,
     suggest,
     version,
 )
@@ -196,7 +198,7 @@ def _list_runs(folder: Path) -> None:
         scores = [r[key] for r in records if key in r]
         best = f"best {max(scores):.1%}" if scores else "not evaluated yet"
         status = "finished" if run.finished else f"round {len(records)}/{rounds}"
-        print(f"{run.path.name}  {status}  {best}")
+        print(f"{printable(run.path.name)}  {status}  {best}")
     if not runs:
         print(f"no runs in {folder}")
 
@@ -314,10 +316,16 @@ def _run(argv: Sequence[str] | None, arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\nspecgrad-fl: interrupted{_how_to_go_on(arguments)}", file=sys.stderr)
         return 130
+    except PermissionError as error:
+        return _refuse(RunError(f"cannot use {error.filename}: {error.strerror}"))
     except BrokenPipeError:
         with contextlib.suppress(OSError):
             sys.stdout.close()
         return 1
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return _refuse(RunError("a name is too long for this file system; choose a shorter one"))
     return 0
 
 

@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -397,7 +398,7 @@ def checked(name: str, kind: type, value: Any, limits: Mapping[str, Any]) -> Any
 
     limits: as of :func:`setting`
     """
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < sys.float_info.max:
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         wanted = _KIND_NAMES.get(kind, f"of type {kind.__name__}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import math
 import os
 import shutil
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +24,9 @@ from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.pool import Message, Pool
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.vectors import Board, FlatModel, Layout, layout_of, mapped, private
+
+# names of folders of mapped files, and of the file in them that a living process has locked
+SCRATCH, CLAIM = "specgrad-", "claim.lock"
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,7 @@ class Workers(Executor):
     def start(self) -> None:
         layout = layout_of(self._arrays) | self._layout
         folder = _scratch(layout)
+        claim = _claimed(folder)
         try:
             shared = mapped(layout, folder)
             for name, tensor in self._arrays.items():
@@ -130,6 +136,7 @@ class Workers(Executor):
         finally:
             # mapped memory outlives its name, and a killed run leaves nothing behind
             shutil.rmtree(folder, ignore_errors=True)
+            claim.close()
 
     def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
         sizes = self._arrays["sizes"].tolist()
@@ -163,8 +170,26 @@ def _scratch(layout: Layout) -> Path:
     """A folder for mapped files, in memory where there is room."""
     sizes = (getattr(torch, dtype).itemsize * math.prod(shape) for dtype, shape in layout.values())
     memory = Path("/dev/shm")
+    if memory.is_dir():
+        _remove_abandoned(memory)
     roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * sum(sizes)
-    return Path(tempfile.mkdtemp(prefix="specgrad-", dir=memory if roomy else None))
+    return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=memory if roomy else None))
+
+
+def _claimed(folder: Path) -> IO[bytes]:
+    """Lock a folder of mapped files as one that a living process needs."""
+    lock = open(folder / "new", "wb")  # noqa: SIM115 (it stays open until the workers have begun)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.rename(folder / "new", folder / CLAIM)  # nobody finds it without the lock
+    return lock
+
+
+def _remove_abandoned(memory: Path) -> None:
+    """Remove what runs left in memory that were killed while their workers started."""
+    for claim in memory.glob(f"{SCRATCH}*/{CLAIM}"):
+        with contextlib.suppress(OSError), open(claim, "rb") as lock:  # taken, or another user's
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(claim.parent, ignore_errors=True)
 
 
 def choose(

@@ -114,7 +114,11 @@ class Pool:
                 child.wait(SECONDS_TO_LEAVE)
             except subprocess.TimeoutExpired:  # busy with something that nobody wants any more
                 child.terminate()
-                child.wait()
+                try:
+                    child.wait(SECONDS_TO_LEAVE)
+                except subprocess.TimeoutExpired:  # stopped, so that it sees no other signal
+                    child.kill()
+                    child.wait()
 
 
 def serve(descriptor: int, answer: Callable[[Message, Callable[[Message], None]], Any]) -> None:

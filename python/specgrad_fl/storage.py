@@ -46,6 +46,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path)
+        _sync_folder(path.parent)
     except BaseException as error:
         # where nothing can be written, nothing can be removed, and the reason is the first one
         with contextlib.suppress(OSError):
@@ -53,6 +54,15 @@ def replacing(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise cannot_write(path, error) from error
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring names to the disk: after a rename alone, a power cut may leave the old file."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def link(path: Path, other: Path) -> None:

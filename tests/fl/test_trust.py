@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from specgrad_fl import cli, load_run, models, plots, training
+from specgrad_fl import cli, executor, load_run, models, plots, pool, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.runs import FEDERATION_LOCK, RunDirectory
 
@@ -245,3 +248,48 @@ def test_a_folder_with_the_name_of_another_run_is_refused(finished, tmp_path, sm
     same = fleet.Job.of(config.replace(eval_every=0), tmp_path)
     shutil.copytree(finished.path, same.path)
     assert fleet.stored_outcome(same).status == fleet.FINISHED
+
+
+def test_values_beyond_all_bounds_are_refused_in_a_sentence(tmp_path, capsys):
+    path = tmp_path / "experiment.toml"
+    values = ["9" * 5000, "9" * 400, "[" * 5000 + "]" * 5000, "1979-05-27", "{a = {b = {}}}"]
+    for value in values:
+        path.write_text(f"lr = {value}\n")
+        assert cli.main(["train", f"--config={path}", f"--out={tmp_path / 'run'}"]) == 2
+        assert capsys.readouterr().err.startswith("specgrad-fl: ")
+
+
+def test_names_of_folders(tmp_path, capsys):
+    """Too long for the file system, or with control characters for the terminal."""
+    for command in (["resume"], ["diagnose"], ["plot"], ["list"]):
+        assert cli.main([*command, str(tmp_path / ("x" * 300))]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    folder = tmp_path / "runs" / "\x1b[2Jrun"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("")
+    assert cli.main(["list", str(folder.parent)]) == 0
+    assert "\\x1b[2Jrun" in capsys.readouterr().out
+
+
+def test_a_stopped_worker_is_ended(tmp_path):
+    """It sees no signal but the last."""
+    made = pool.Pool("specgrad_fl.executor", 1, 1)
+    made.start()
+    (child,) = made._processes
+    os.kill(child.pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    made.close()
+    assert time.monotonic() - begun < 60
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_memory_of_a_run_that_was_killed_is_given_back(tmp_path):
+    """While workers start, their arrays have names."""
+    dead, living = (tmp_path / f"{executor.SCRATCH}{name}" for name in ("dead", "living"))
+    for folder in (dead, living):
+        folder.mkdir()
+        executor._claimed(folder).close() if folder == dead else None
+    claim = executor._claimed(living)
+    executor._remove_abandoned(tmp_path)
+    assert (dead.exists(), living.exists()) == (False, True)
+    claim.close()
