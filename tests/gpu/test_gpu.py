@@ -48,6 +48,17 @@ def test_triton_is_preferred():
     assert available_backends()[0] == "triton"
 
 
+def test_kernels_pass_their_self_check(tmp_path, monkeypatch):
+    from specgrad_kernels.backends.triton import launch, self_check
+
+    monkeypatch.delenv("SPECGRAD_SELF_CHECK", raising=False)
+    monkeypatch.setattr(self_check, "folder", lambda: tmp_path)
+    launch.calls.clear()
+    _filter_and_check(_grads([432, 2304]))
+    passed = {note["kernel"] for note in self_check.passed()}
+    assert passed == {"spread", "filter_grid", "interpolate"}
+
+
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_length(method, dtype):

@@ -1,4 +1,4 @@
-"""How the backend presents itself where there is no GPU, and what it says of a plan."""
+"""The backend where there is no GPU: reasons, plans, schedules, compiling ahead of time."""
 
 import subprocess
 import sys

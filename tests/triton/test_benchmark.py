@@ -1,4 +1,4 @@
-"""What of the GPU benchmark can be checked without a GPU."""
+"""The parts of the GPU benchmark that need no GPU."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the kernels do stays what the table of counts says, and within its limits."""
+"""The kernels do what the table of counts says, within its limits."""
 
 import csv
 import json

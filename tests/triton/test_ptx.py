@@ -6,7 +6,7 @@ import torch
 from representatives import only
 from triton_tools.compare import random_grads, reference
 from triton_tools.execute import execute
-from triton_tools.ptx import Program, PtxError
+from triton_tools.ptx import PtxError, PtxKernel
 from triton_tools.rounding import Rounded
 
 from specgrad_kernels.backends.triton import interpreting
@@ -150,7 +150,7 @@ BODY
 
 def _run(body, elements=32):
     x = torch.arange(elements, dtype=torch.int32)
-    Program(ENTRY.replace("BODY", body), 64).run(1, [x], [])
+    PtxKernel(ENTRY.replace("BODY", body), 64).run(1, [x], [])
     return x
 
 

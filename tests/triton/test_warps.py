@@ -11,7 +11,7 @@ from triton_tools.barriers import CASES, only_asked, run_asked
 from triton_tools.compare import reference
 from triton_tools.counts import barrier_rows
 from triton_tools.execute import execute
-from triton_tools.ptx import Program
+from triton_tools.ptx import PtxKernel
 from triton_tools.ptx.machine import Memory, tensor_bytes
 from triton_tools.warps import Race, run_apart, run_together
 
@@ -93,7 +93,7 @@ EXCHANGE = """
 
 def _run(body, run):
     x = torch.arange(64, dtype=torch.int32)
-    program = Program(ENTRY.replace("BODY", body), 64)
+    program = PtxKernel(ENTRY.replace("BODY", body), 64)
     run(program, 1, [x.data_ptr()], Memory([tensor_bytes(x)]))
     return x.tolist()
 

@@ -97,7 +97,7 @@ class CoarseGrid:
 
     @property
     def circulant(self) -> bool:
-        """Whether the grid is not transformed."""
+        """True where the grid is multiplied by its circulant matrix instead of transformed."""
         return self.log_rows == 0
 
     def error(self, solved_in_double: bool) -> float:

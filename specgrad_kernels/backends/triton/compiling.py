@@ -101,7 +101,7 @@ def gpu_target(architecture: str) -> GPUTarget:
 
 
 def source_of(variant: Variant, architecture: str) -> ASTSource:
-    """What Triton's front end would compile for this variant, so that one cache serves both."""
+    """Build the source like Triton's front end, so that one cache serves both."""
     kernel = targets.KERNELS[variant.kernel]
     constants = variant.constants(architecture)
     names = {torch.int64: "*i64", torch.int32: "*i32"}

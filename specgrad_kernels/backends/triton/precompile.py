@@ -1,7 +1,7 @@
 """``python -m specgrad_kernels compile``: fill Triton's cache ahead of the first call.
 
-No GPU is needed. Triton finds the kernels where ``TRITON_CACHE_DIR`` names the same folder, the
-versions of Triton and of this package are the same, and the GPU is the one that was named.
+No GPU is needed. Triton finds the kernels where ``TRITON_CACHE_DIR`` names the same folder at the
+same path, Triton and this package have the same versions, and the GPU is the one that was named.
 """
 
 from __future__ import annotations

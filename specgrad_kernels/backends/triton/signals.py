@@ -66,7 +66,7 @@ class Removal:
 
 
 def removal_of(spec: FilterSpec, d: int, index: int, double: bool) -> Removal:
-    """What the filter removes from signals of ``d`` samples in tensor ``index`` of a call."""
+    """Find what a filter removes from signals of ``d`` samples in tensor ``index`` of a call."""
     key = spec.kind.parameters(spec, (d,), index) if d else None
     wanted = None if key is None else spec.kind.numbers(key, d, spec)
     if not isinstance(wanted, Bins):

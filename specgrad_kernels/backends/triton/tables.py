@@ -25,7 +25,7 @@ def taps(window: Window | None, hop: int, width: int) -> Array:
 
 
 def gains(grid: CoarseGrid, removed: Array) -> Array:
-    """What each bin of the coarse transform is multiplied by, inverse scaling included."""
+    """Gain of each bin of the coarse grid, inverse scaling included."""
     spectrum = np.zeros(grid.cells // 2 + 1)
     if grid.window is None:
         spectrum[: len(removed)] = removed / grid.cells
@@ -71,7 +71,7 @@ def columns_forward(columns: int) -> Array:
 
 
 def column_tables(columns: int) -> Array:
-    """``columns_forward``, and for each bin how far the registers of a line are turned."""
+    """``columns_forward``, and the twiddles of the registers, ``[2, 8, bins]``."""
     bins = np.arange(columns // 2 + 1)
     by_register = cosine_and_sine(np.outer(np.arange(8), bins) / (8 * columns))
     return np.concatenate([columns_forward(columns).ravel(), by_register.ravel()])
@@ -95,7 +95,7 @@ def columns_back(columns: int) -> Array:
 
 
 def bin_order(log: int, lanes: int) -> NDArray[np.int64]:
-    """Bin that ``grid_fft.transform`` leaves in each register and lane, ``[8, lanes]``."""
+    """Bin that ``grid_fft.line_fft`` leaves in each register and lane, ``[8, lanes]``."""
     bins = np.tile(np.arange(8), (lanes, 1))
     weight, below = 8, log - 3
     while below > 0:
@@ -127,7 +127,7 @@ def line_tables(grid: CoarseGrid, gains: Array, first: int, lanes: int) -> Array
 
 
 def middle_twiddles(columns: int, log_middle: int, log_rows: int) -> Array:
-    """Turns around the transform of the middle: by its points, by places in a row, by both."""
+    """Twiddles around the FFT along ``middle``: by its points, by columns, by both."""
     bins, point, place = map(np.arange, (columns // 2 + 1, 1 << log_middle, 1 << log_rows))
     by_point = np.outer(bins, point) / (columns << log_middle)
     by_place = np.outer(bins, place) / (columns << log_middle + log_rows)
@@ -137,7 +137,7 @@ def middle_twiddles(columns: int, log_middle: int, log_rows: int) -> Array:
 
 
 def roots(logs: Iterable[int]) -> Array:
-    """Turns between the steps of ``grid_fft.transform`` for lines of such lengths."""
+    """Twiddles between the steps of ``grid_fft.line_fft`` for lines of such lengths."""
     needed = {1 << step for log in logs for step in range(log, 3, -3)}
     parts = [np.empty(0)]
     for length in ROOT_OFFSETS:

@@ -110,12 +110,12 @@ def architecture_of(device: torch.device) -> str:
 
 
 def solves_in_float64(dtype: torch.dtype, architecture: str) -> bool:
-    """Whether grids of such gradients are solved in float64, which is finer than what they hold."""
+    """True where grids of float32 gradients are filtered in float64."""
     return dtype is torch.float32 and architecture in FAST_AT_DOUBLE
 
 
 def all_solve_in_float64(dtype: torch.dtype) -> bool:
-    """Whether every GPU here does, or without one what stands in for it."""
+    """True where every GPU here does, or without one the A100 that stands in for it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = [torch.device("cuda", index) for index in range(count)] or [torch.device("cpu")]
     return all(solves_in_float64(dtype, architecture_of(device)) for device in devices)

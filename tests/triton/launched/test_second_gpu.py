@@ -1,4 +1,4 @@
-"""What a call does for tensors that are on a GPU, on one that is pretended."""
+"""Calls on tensors of a GPU, on one that is pretended."""
 
 import pytest
 import torch

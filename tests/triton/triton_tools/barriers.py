@@ -26,7 +26,7 @@ from specgrad_kernels.backends.triton import fields
 from specgrad_kernels.spec import FilterSpec
 from triton_tools.compare import random_grads
 from triton_tools.execute import execute
-from triton_tools.ptx.machine import Memory, Program
+from triton_tools.ptx.machine import Memory, PtxKernel
 from triton_tools.warps import Race, run_together
 
 _CALL = "block_barrier()"
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What tells it from the other cases of its kernel."""
+        """Name among the cases of its kernel."""
         dtype = str(self.dtype).removeprefix("torch.")
         return dtype if self.wide else f"{dtype} sample by sample"
 
@@ -120,14 +120,14 @@ def only_asked(ptx: str) -> str:
     return "\n".join(kept)
 
 
-def run_asked(program: Program, grid: int, values: Sequence[int], memory: Memory) -> int:
+def run_asked(program: PtxKernel, grid: int, values: Sequence[int], memory: Memory) -> int:
     """Global memory watched, with none but the barriers that the source asks for."""
-    own = Program(only_asked(program.text), program.shared_bytes)
+    own = PtxKernel(only_asked(program.text), program.shared_bytes)
     return run_together(own, grid, values, memory, ("global",))
 
 
 def found_without(case: Case, number: int) -> bool:
-    """Whether the race is found that a barrier prevents, once the barrier is taken away."""
+    """Take a barrier away; True where the race is found that it prevents."""
     with without(case.kernel, number):
         try:
             execute(case.grads(), case.spec, run=run_asked, only=case.kernel)

@@ -1,4 +1,4 @@
-"""What compiled kernels do, counted: ``python triton_tools/counts.py TABLE.csv``.
+"""Counts what compiled kernels do: ``python triton_tools/counts.py TABLE.csv``.
 
 One program of every kind is executed by the interpreter of PTX, and every instruction that one
 of its warps issues is counted, with the shared memory's wavefronts and the bytes of each access
@@ -35,7 +35,7 @@ from triton_tools.barriers import barriers, found_without
 from triton_tools.compare import random_grads
 from triton_tools.lists import MODELS
 from triton_tools.offline import Variant, compile_variant, resources
-from triton_tools.ptx.machine import Machine, Memory, Program, tensor_bytes
+from triton_tools.ptx.machine import Machine, Memory, PtxKernel, tensor_bytes
 from triton_tools.ptx.parse import Instruction
 from triton_tools.rounding import Rounded
 
@@ -49,7 +49,7 @@ Rows = list[tuple[str, ...]]
 
 @dataclass
 class Counts:
-    """Of one program: what its warps issue, and what memory has to do for it."""
+    """Instructions of one program's warps, and the work of memory for it."""
 
     instructions: int = 0
     arithmetic: int = 0
@@ -141,7 +141,7 @@ class Case:
 
     @property
     def variant(self) -> Variant:
-        """What is compiled."""
+        """The compiled variant."""
         return Variant.from_launch(self.launch(), self.dtype)
 
     @property
@@ -244,7 +244,7 @@ def count(case: Case) -> Counts:
     }
     names = KERNELS[launch.kernel].arg_names
     arguments = [tensors[name] for name in names if name in tensors]
-    program = Program(compiled.asm["ptx"], compiled.metadata.shared)
+    program = PtxKernel(compiled.asm["ptx"], compiled.metadata.shared)
     memory = Memory([tensor_bytes(tensor) for tensor in (*arguments, *grads)])
     places = [tensor.data_ptr() for tensor in arguments]
     counts = Counts()
@@ -282,7 +282,7 @@ def kernel_rows(case: Case) -> Rows:
 
 
 def model_rows(name: str) -> Rows:
-    """What a schedule says of itself."""
+    """Figures of a model's schedule."""
     lengths = MODELS[name]
     plan = plan_of(*lengths)
     samples = sum(lengths)
@@ -299,7 +299,7 @@ def model_rows(name: str) -> Rows:
 
 
 def error_rows(length: int) -> Rows:
-    """What is promised for a layer, and the worst of some constants and waves of its band.
+    """The error promised for a layer, and the worst of some constants and waves of its band.
 
     Relative to what came in, of which such waves leave nothing.
     """
@@ -314,7 +314,7 @@ def error_rows(length: int) -> Rows:
 
 
 def barrier_rows() -> Rows:
-    """Whether the race is found that taking each barrier away leaves behind."""
+    """One row for each barrier: 1 where the race without it is found."""
     return [
         (kernel, f"without barrier {index}, {case.name}", "race found", str(int(found)))
         for kernel, index in barriers()

@@ -13,10 +13,10 @@ from specgrad_kernels.backends.triton.targets import KERNELS
 from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
 from triton_tools.offline import Variant, compile_variant
-from triton_tools.ptx import Program
+from triton_tools.ptx import PtxKernel
 from triton_tools.ptx.machine import Memory, tensor_bytes
 
-Run = Callable[[Program, int, Sequence[int], Memory], object]
+Run = Callable[[PtxKernel, int, Sequence[int], Memory], object]
 
 TARGET = "sm_80"
 
@@ -31,7 +31,7 @@ def execute(
     grads: Sequence[Tensor],
     spec: FilterSpec,
     target: str = TARGET,
-    run: Run = Program.execute,
+    run: Run = PtxKernel.execute,
     only: str = "",
 ) -> list[str]:
     """Filter gradients of one dtype in place; the kernels that ran.
@@ -64,7 +64,7 @@ def execute(
         tensors["programs_ptr"] = torch.from_numpy(step.programs)
         kernel = KERNELS[step.kernel]
         arguments = [tensors[name] for name in kernel.arg_names if name in tensors]
-        program = Program(compiled.asm["ptx"], compiled.metadata.shared)
+        program = PtxKernel(compiled.asm["ptx"], compiled.metadata.shared)
         reachable = [*arguments, *map(storage_of, grads)]
         memory = Memory([tensor_bytes(tensor) for tensor in reachable])
         run(program, len(step.programs), [tensor.data_ptr() for tensor in arguments], memory)

@@ -62,7 +62,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Work:
-    """What one program asks of its multiprocessor."""
+    """Demands of one program on its multiprocessor."""
 
     warps: float
     instructions: float
@@ -111,7 +111,7 @@ class Counted:
         }
 
     def figures(self, kernel: str, row: dict[str, int], inverse: bool) -> Figures:
-        """What a program with this row was counted to do."""
+        """Counted figures of a program with this row."""
         columns, log = row["COLUMNS"], row["LOG_ROWS"]
         if kernel == "spread":
             return self._figures["spread", "inside"]

@@ -32,7 +32,7 @@ _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 @dataclass(frozen=True)
 class Resources:
-    """What one compiled kernel needs."""
+    """Registers and memory of one compiled kernel."""
 
     registers: int
     spilled_bytes: int

@@ -126,7 +126,7 @@ class Rounded:
 
     @cached_property
     def removed(self) -> Floats:
-        """What is taken out of the first bins."""
+        """Share taken out of each of the first bins."""
         return removal_of(self.spec, self.d, 0, double=False).removed
 
     @cached_property

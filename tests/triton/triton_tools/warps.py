@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from triton_tools.ptx.machine import Machine, Memory, Program
+from triton_tools.ptx.machine import Machine, Memory, PtxKernel
 
 SPACES = ("global", "shared")
 
@@ -73,7 +73,7 @@ class Phases:
 
 
 def run_together(
-    program: Program,
+    program: PtxKernel,
     grid: int,
     values: Sequence[int],
     memory: Memory,
@@ -91,7 +91,7 @@ def run_together(
 
 
 def run_apart(
-    program: Program, grid: int, values: Sequence[int], memory: Memory, seed: int
+    program: PtxKernel, grid: int, values: Sequence[int], memory: Memory, seed: int
 ) -> None:
     """Each warp on its own until its next barrier, in random order."""
     for index in range(grid):

@@ -28,7 +28,7 @@ from triton.backends.nvidia import driver as nvidia
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
-from triton_tools.ptx import Program
+from triton_tools.ptx import PtxKernel
 from triton_tools.ptx.machine import Memory
 
 NAME = "libcuda.so.1"
@@ -66,7 +66,7 @@ class Launch:
     """One launch as the driver got it."""
 
     name: str
-    program: Program
+    program: PtxKernel
     programs: int
     arguments: tuple[int, ...]
 
@@ -124,7 +124,7 @@ class Device:
         self.capturing: Graph | None = None
         self._queues: dict[int, list[Launch]] = {}
         self._kernels: dict[int, CompiledKernel] = {}
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, PtxKernel] = {}
         self._errors: list[BaseException] = []
         library = build(folder)
         os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
@@ -137,7 +137,7 @@ class Device:
         self._remember_loaded_kernels()
 
     def listen(self, listening: bool) -> None:
-        """Whether launches are queued; where not, they end in the driver and cost nothing."""
+        """Queue launches, or let them end in the driver and cost nothing."""
         self._library.stand_in_listen(self._listener if listening else None)
 
     def _remember_loaded_kernels(self) -> None:
@@ -169,7 +169,7 @@ class Device:
     ) -> Launch:
         kernel = self._kernels[function]
         if function not in self._programs:
-            self._programs[function] = Program(kernel.asm["ptx"], kernel.metadata.shared)
+            self._programs[function] = PtxKernel(kernel.asm["ptx"], kernel.metadata.shared)
         program = self._programs[function]
         assert threads == program.kernel.threads, "threads of the launch and of the kernel"
         assert shared == kernel.metadata.shared, "shared memory of the launch and of the kernel"

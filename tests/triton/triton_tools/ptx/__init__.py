@@ -4,6 +4,6 @@ Threads are numpy lanes. Anything that is not known raises: an opcode, a modifie
 outside the tensors, a barrier that not all threads reach.
 """
 
-from triton_tools.ptx.machine import Program, PtxError
+from triton_tools.ptx.machine import PtxError, PtxKernel
 
-__all__ = ["Program", "PtxError"]
+__all__ = ["PtxError", "PtxKernel"]

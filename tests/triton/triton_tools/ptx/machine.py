@@ -75,7 +75,7 @@ def tensor_bytes(tensor: Tensor) -> tuple[int, np.ndarray]:
     return tensor.data_ptr(), flat.view(torch.uint8).numpy()
 
 
-class Program:
+class PtxKernel:
     """A compiled kernel that can be run over a grid."""
 
     def __init__(self, text: str, shared_bytes: int) -> None:
@@ -96,7 +96,7 @@ class Program:
             Machine(self.kernel, memory, self.shared_memory(), values, index, watch=watch).run()
 
     def shared_memory(self) -> Memory:
-        """What the threads of one program share; it reads as NaN before it is written."""
+        """Memory that the threads of one program share; it reads as NaN before it is written."""
         return Memory([(0, np.full(self.shared_bytes, 0xFF, dtype=np.uint8))])
 
 
@@ -143,7 +143,7 @@ class Machine:
 
     @property
     def ended(self) -> bool:
-        """Whether every thread has returned."""
+        """True once every thread has returned."""
         return int(self.counter.min()) >= len(self.kernel.code)
 
     def run(self) -> None:
