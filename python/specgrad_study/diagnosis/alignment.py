@@ -1,4 +1,4 @@
-"""How far clients point the same way: cosines of their updates or gradients."""
+"""Alignment of clients: cosines of their updates or gradients."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def say_nothing(text: str) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was measured at one set of weights.
+    """Measurements at one set of weights.
 
     round: rounds done before; clients: the active ones
     loss: mean loss of these clients' samples at these weights, where there are samples
@@ -116,7 +116,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Request:
-    """What is measured at each round.
+    """Quantities to measure at each round.
 
     changes: fields of :class:`FilterSpec` in which the diagnosed filter differs from the
         configuration's, such as ``{"ratio": 0.1}``
@@ -259,7 +259,7 @@ class Collector:
     def _add(
         self, meters: tuple[Disagreement, Effects], weight: float, client: int, number: int
     ) -> None:
-        """What is in ``flat.grads`` as the gradient of a client."""
+        """Add ``flat.grads`` as the gradient of a client."""
         gradients = {name: self._named[name].grad for name in self.flat.segments}
         try:
             meters[0].add(weight, gradients)  # type: ignore[arg-type]

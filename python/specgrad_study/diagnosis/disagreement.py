@@ -1,4 +1,4 @@
-"""How clients disagree, from their gradients taken one client at a time.
+"""Disagreement of clients, from their gradients taken one client at a time.
 
 Let ``mean`` be the weighted mean of the clients so far and ``W`` their weight. A client with
 gradient ``g`` and weight ``w`` adds ``w W / (W + w) |g - mean|^2`` to the disagreement, and moves
@@ -95,7 +95,7 @@ class Disagreement:
         return layers
 
     def result(self) -> Snapshot:
-        """What the clients so far disagree about."""
+        """Snapshot of the clients so far."""
         if not self.clients:
             raise ValueError("no client was added yet; call add(weight, gradients) first")
         layers = {n: layer.spectrum(n, self.weight) for n, layer in self._layers.items()}

@@ -1,4 +1,4 @@
-"""What filters do to clients' gradients: what they leave of disagreement, and of the mean gradient.
+"""Shares of disagreement and of the mean gradient that filters leave.
 
 A share of disagreement alone says nothing about a filter: one that scales everything down removes
 as much of it as one that aims well. So the share of the mean gradient is told with it.
@@ -27,7 +27,7 @@ class Filtering(Protocol):
 
 @dataclass(frozen=True)
 class Effect:
-    """What a filter leaves in its layers: shares of the energy before."""
+    """Shares of the energy that a filter leaves in its layers."""
 
     disagreement: float | None
     mean_gradient: float | None
@@ -105,7 +105,7 @@ class Effects:
                 gradient.copy_(old)
 
     def result(self) -> dict[str, Effect]:
-        """By label what is left."""
+        """Shares left, by label."""
         whole = self._running[WHOLE]
         return {
             label: Effect(_share(each.spread, whole.spread), _share(each.signal, whole.signal))

@@ -69,7 +69,7 @@ def from_files(
     request: Request = USUAL,
     say: Say = say_nothing,
 ) -> Checkpoint:
-    """What the clients disagree about, and the mean cosine of their gradients.
+    """Snapshot of the clients, and the mean cosine of their gradients.
 
     weights: of the clients, such as their numbers of samples; by default all the same
     select: regular expression for the tensors to filter

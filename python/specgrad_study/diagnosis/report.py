@@ -1,4 +1,4 @@
-"""What a diagnosis says: a table by layer, the theory's numbers, and ratios to train with."""
+"""Report of a diagnosis: a table by layer, the theory's numbers, ratios to train with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = {"full": "a full pass", "batch": "one batch", "update": "local updates"}
 
 
 def _snapshots(checkpoints: Sequence[Checkpoint], source: str) -> list[Snapshot]:
-    """By one source of the gradient, where it was measured."""
+    """Snapshots by one gradient source, where it was measured."""
     return [snapshot for each in checkpoints if (snapshot := each.by(source))]
 
 
@@ -115,7 +115,7 @@ class Diagnosis:
 
 
 def mean_similarity(checkpoint: Checkpoint) -> dict[str, float | None]:
-    """By stage the mean CKA between different local models; ``None`` where it is undefined."""
+    """Mean CKA between different local models by stage; ``None`` where it is undefined."""
     means: dict[str, float | None] = {}
     for stage, matrix in checkpoint.similarity.items():
         entries = [v for i, row in enumerate(matrix) for j, v in enumerate(row) if i != j]

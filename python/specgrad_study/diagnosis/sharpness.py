@@ -1,4 +1,4 @@
-"""How sharp the loss is for filtered steps.
+"""Sharpness of the loss for filtered steps.
 
 A step moves the weights by the learning rate times the filtered gradient. Where the loss has the
 Hessian ``H`` and the filter is the matrix ``F``, that multiplies a distance from the minimum by
@@ -27,7 +27,7 @@ _NOTHING = 1e-6
 def largest_eigenvalue(
     product: Callable[[Tensor], Tensor], start: Tensor, steps: int = STEPS
 ) -> float:
-    """Of a linear map, which need not be symmetric, by Arnoldi's iteration: the largest real part.
+    """Largest real part of a linear map's eigenvalues, by Arnoldi's iteration.
 
     >>> scale = torch.tensor([3.0, -5.0, 1.0])
     >>> round(largest_eigenvalue(lambda vector: scale * vector, torch.ones(3)), 4)
@@ -54,7 +54,7 @@ def largest_eigenvalue(
 def sharpness(
     flat: FlatModel, loss: Tensor, plans: Mapping[str, Filtering | None]
 ) -> dict[str, float]:
-    """Of ``loss``, for steps through each filter, or ``None``; ``flat.grads`` is overwritten."""
+    """Sharpness of ``loss`` for steps through each filter; ``flat.grads`` is overwritten."""
     weights = [flat.model.get_parameter(name) for name in flat.segments]
     gradients = torch.autograd.grad(loss, weights, create_graph=True)
     start = torch.cat([each.detach().reshape(-1) for each in gradients])

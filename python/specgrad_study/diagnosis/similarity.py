@@ -99,7 +99,7 @@ def features(model: nn.Module, samples: Samples) -> Features:
 
 
 def similarity(models: list[Features], batch: int = BATCH) -> dict[str, list[list[float | None]]]:
-    """By stage the debiased CKA of all pairs of models; ``None`` where features do not vary."""
+    """Debiased CKA of all pairs of models by stage; ``None`` where features do not vary."""
     matrices = {}
     for stage in models[0]:
         matrix = debiased_cka([each[stage] for each in models], batch).tolist()

@@ -1,4 +1,4 @@
-"""What clients disagree about at one set of weights, and over several: bands, rho, budgets."""
+"""Disagreement of clients at one set of weights, and over several: bands, rho, budgets."""
 
 from __future__ import annotations
 

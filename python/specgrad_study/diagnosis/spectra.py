@@ -26,7 +26,7 @@ RATIOS = tuple(Fraction(step, RATIO_STEPS) for step in range(RATIO_STEPS // 2 + 
 
 
 def parseval_weights(d: int) -> Tensor:
-    """How often each rFFT bin of ``d`` real samples stands in the full spectrum, float64.
+    """Multiplicity of each rFFT bin of ``d`` real samples in the full spectrum, float64.
 
     >>> parseval_weights(6), parseval_weights(5)
     (tensor([1., 2., 2., 1.], dtype=torch.float64), tensor([1., 2., 2.], dtype=torch.float64))
@@ -48,7 +48,7 @@ def band_edges(bins: int, bands: int = BANDS) -> list[int]:
 
 
 def has_bands(d: int) -> bool:
-    """Whether a signal of ``d`` samples has at least one bin for each band."""
+    """True if a signal of ``d`` samples has at least one bin for each band."""
     return reference.num_bins(d) >= BANDS
 
 
@@ -115,17 +115,17 @@ class LayerSpectrum:
 
     @property
     def bins(self) -> int:
-        """How many frequencies the layer's spectrum has."""
+        """Number of frequencies in the layer's spectrum."""
         return reference.num_bins(self.d)
 
     @property
     def filtered(self) -> bool:
-        """Whether the filter changes this layer; a cutoff of 0 leaves it alone."""
+        """True if the filter changes this layer; a cutoff of 0 leaves it alone."""
         return self.cutoff > 0
 
     @property
     def has_bands(self) -> bool:
-        """Whether the layer is long enough to be divided into bands, and was."""
+        """True if the layer is long enough to be divided into bands, and was."""
         return bool(self.edges) and has_bands(self.d)
 
     def _between(self, energies: Tensor, first: int, end: int) -> float:
@@ -180,7 +180,7 @@ class LayerSpectrum:
 
     @property
     def parseval_error(self) -> float:
-        """How far the energies of all bins are from the disagreement itself, relative to it."""
+        """Relative distance of the energy of all bins from the disagreement itself."""
         if not self.edges or self.total == 0:
             return 0.0
         return abs(float(self.disagreement.sum()) - self.total) / self.total

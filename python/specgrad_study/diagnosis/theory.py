@@ -19,7 +19,7 @@ from specgrad_study.diagnosis.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class Budget:
-    """What the theorem needs to know, as maxima and minima over snapshots.
+    """Quantities of the theorem, as maxima and minima over snapshots.
 
     kappa: the least share of a filtered layer's disagreement below its cutoff
     rho: the largest share of the mean gradient that the filter removes

@@ -1,4 +1,4 @@
-"""What the filter removes, where, in which order, how much, and from whom."""
+"""Ablations: what is removed, from which layers, in which order, how much, from whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known: finished runs and measured values, from a folder or from an earlier report.
+"""Finished runs and measured values, from a folder or from an earlier report.
 
 Each knows its source: the machine, the commit, and the report that it was taken from.
 """
@@ -93,7 +93,7 @@ Results = dict[Place, Measured]
 
 @dataclass(frozen=True)
 class Finished:
-    """What is known of a finished run.
+    """Results of a finished run.
 
     summary: the accuracies it is compared by; evaluations: accuracy after rounds, where known
     """
@@ -204,7 +204,7 @@ class Archive:
         return self._known[name]
 
     def progress(self, config: Config) -> str:
-        """How far a run is that is not finished."""
+        """Progress of an unfinished run."""
         run = self.directory(config)
         if (run.path / FAILURE).is_file():
             return "diverged"

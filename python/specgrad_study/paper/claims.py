@@ -42,7 +42,7 @@ class Contrast:
         return " ".join(f"{'+' if w > 0 else '-'} [{row}]" for w, row in self.terms).lstrip("+ ")
 
     def inside(self, value: float) -> float:
-        """How far a value is on the claim's side of the border."""
+        """Distance of a value from the border, positive on the claim's side."""
         return value - self.least if self.margin is None else self.margin - abs(value)
 
     def differences(self, column: str, values: Values) -> dict[int, float]:
@@ -154,7 +154,7 @@ def _points(interval: Interval) -> list[float]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the numbers say about a claim in one column.
+    """Verdict on a claim in one column.
 
     decisive: the contrast that decided, or else the one that is farthest from its claim
     """

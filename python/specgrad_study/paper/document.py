@@ -76,7 +76,7 @@ class Table(Block):
 
     @staticmethod
     def of(rows: Sequence[Mapping[str, str]], titles: Sequence[str]) -> Table:
-        """Of rows by title, those titles."""
+        """Choose columns by title from rows by title."""
         return Table(titles, [[row[title] for title in titles] for row in rows])
 
 

@@ -198,7 +198,7 @@ GROWTH: Mapping[str, Callable[[list[float], list[float]], float]] = {
 
 
 def _growth(cell: Cell, known: Mapping[str, Found], source: str, column: str) -> Results:
-    """How the energy of bands grows with heterogeneity, seed by seed, over shared rounds."""
+    """Growth of the bands' energy with heterogeneity, seed by seed, over shared rounds."""
     skewed, alike = known[SKEWED], known.get(ALIKE, {})
     values: dict[str, dict[int, float]] = {label: {} for label in GROWTH}
     for seed in sorted(set(skewed) & set(alike)):
@@ -248,7 +248,7 @@ def _draw_bands(part: Part, archive: Archive, out: Path) -> figures.Drawn:
 
 
 def distances(results: Results) -> tuple[dict[str, float], int]:
-    """How far each source is from the paper: the mean factor between its numbers and theirs.
+    """Mean factor between the numbers of each gradient source and the paper's.
 
     Compared are the numbers that all measured sources have; how many these are.
     """

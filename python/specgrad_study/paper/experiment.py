@@ -1,4 +1,4 @@
-"""What an experiment is: cells to run, how to read them, claims to judge, figures to draw."""
+"""Experiments: cells to run, how to read them, claims to judge, figures to draw."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def accuracies(cells: Sequence[Cell], archive: Archive, measure: str) -> Results
 
 @dataclass(frozen=True)
 class Context:
-    """What a measurement needs besides runs: preset, folder, and settings without effect."""
+    """Inputs of a measurement besides runs: preset, folder, settings without effect."""
 
     preset: Preset
     folder: Path
@@ -115,7 +115,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about. ``command`` is the one that makes it again."""
+    """Inputs of a report. ``command`` is the one that makes it again."""
 
     preset: Preset
     archive: Archive

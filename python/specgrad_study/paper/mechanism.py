@@ -1,4 +1,4 @@
-"""What does the work? The spectral filter beside the mean that it removes: an experiment of ours.
+"""The spectral filter beside the channel means that it removes: an experiment of ours.
 
 Removing the low end of a flattened kernel's spectrum removes, above all, the mean of each output
 filter. Gradient centralisation removes that mean and nothing more. Contenders are trained in the

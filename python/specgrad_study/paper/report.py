@@ -155,7 +155,7 @@ def _row(verdict: Verdict, subject: Subject) -> dict[str, str]:
 
 
 def _counted(found: Sequence[Verdict]) -> str:
-    """How many verdicts there are of each kind; those below three seeds apart."""
+    """Count verdicts of each kind; those below three seeds apart."""
     words = Counter(verdict.word for verdict in found)
     counted = sum(verdict.counted for verdict in found)
     return (
@@ -217,7 +217,7 @@ def _table(part: Part, column: str, subject: Subject) -> Table:
 
 
 def _missing(part: Part) -> list[str]:
-    """What has no result, by column and reason, every cell by its name."""
+    """Cells without a result, by column and reason."""
     whole = part.left_out
     reasons: dict[tuple[str, str], list[str]] = {}
     for (row, column), found in part.results.items():

@@ -18,7 +18,7 @@ DIGITS = 6
 
 
 def as_data(parts: Sequence[Part], subject: Subject) -> dict[str, Any]:
-    """What JSON can carry of a report."""
+    """A report as JSON."""
     # by number, so that each is written once
     sources: dict[Source, int] = {}
     base = subject.preset.base.changed()

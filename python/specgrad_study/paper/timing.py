@@ -201,7 +201,7 @@ def _rounds(cell: Cell, archive: Archive, bases: Mapping[int, Finished]) -> Meas
 
 
 def _timed(cell: Cell, facts: Mapping[str, Any]) -> dict[str, Measured]:
-    """What was measured in timed rounds, one value for each seed."""
+    """Quantities of timed rounds, one value for each seed."""
     timings = facts.get("contenders", {})
     held = {c.seed: timings[c.digest] for c in cell.configs() if c.digest in timings}
     absent = cell.lacking({seed: "not timed" for seed in cell.seeds if seed not in held})

@@ -1,4 +1,4 @@
-"""What filters leave of disagreement and mean gradient, against the defining sums in float64."""
+"""Shares left of disagreement and mean gradient, against the defining sums in float64."""
 
 from types import SimpleNamespace
 
@@ -102,7 +102,7 @@ def test_clients_that_agree_have_no_share():
 
 
 def test_a_scale_removes_as_much_of_both():
-    """What says nothing without the other: half of everything is a quarter of either energy."""
+    """One share alone says nothing: half of everything is a quarter of either energy."""
     weight = nn.Parameter(torch.zeros(40))
     plan = SimpleNamespace(names=["w"], filter_grads_=lambda: weight.grad.mul_(0.5))
     effects = Effects({"half": plan}, {"w": weight}, ["w"])

@@ -39,7 +39,7 @@ def test_of_a_filtered_quadratic(seed, method):
 
 
 def test_a_map_that_ends_early():
-    """Of rank one: after two vectors nothing is left, and no third is sought."""
+    """Rank one: after two vectors nothing is left, and no third is sought."""
     direction = torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64)
     calls = []
 

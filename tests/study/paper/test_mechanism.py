@@ -1,4 +1,4 @@
-"""What does the work: the spectrum of filters' means, and the contenders."""
+"""The mechanism: the spectrum of channel means, and the contenders."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_the_gains_on_the_results_page_are_those_of_the_report():
 
 def test_the_page_on_the_mechanism_has_the_tables_of_the_report():
     report = (DOCS / "paper" / "report.md").read_text("utf-8")
-    part = report[report.index("## What does the work?") :]
+    part = report[report.index("## What does the work?") :].partition("\n\n## ")[0]
     tables = re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE)
     shown = [table for table in tables if not table.startswith("| claim |")]
     page = (DOCS.parent / "mechanism.md").read_text("utf-8")
@@ -276,7 +276,7 @@ Gains = dict[tuple[str, str, str], dict[int, float]]
 
 
 def measured_values() -> list[dict[int, float]]:
-    """Of every cell of the stored report that has several seeds."""
+    """Values of every cell of the stored report that has several seeds."""
     experiments = STORED[DOCS / "paper" / "results.json"]["experiments"].values()
     cells = [each["values"] for held in experiments for each in held["values"]]
     return [{int(s): v for s, v in values.items()} for values in cells if len(values) > 1]
@@ -295,7 +295,7 @@ def paired_differences() -> Gains:
 
 
 def between_columns(gains: Gains) -> Iterator[dict[int, float]]:
-    """By how much a gain over no filter differs from the same in another federation."""
+    """Differences of a gain over no filter between two federations."""
     over_none = [(place[0], gain) for place, gain in gains.items() if place[1] == "none"]
     for (row, gain), (other, there) in itertools.permutations(over_none, 2):
         seeds = gain.keys() & there.keys()
