@@ -7,8 +7,8 @@ import specgrad_data
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specgrad_data import DataError
 from specgrad_fl import prepare, storage, training
+from specgrad_fl.errors import ConfigError
 from specgrad_fl.executor import Score
 from specgrad_fl.partition import Partition, make_partition
 from specgrad_fl.results import client_statistics
@@ -36,10 +36,10 @@ def test_nobody_trains_on_a_sample_that_is_held_out(share, mode, seed):
 
 def test_a_share_that_is_no_sample_or_all_of_them():
     whole = make_partition(specgrad_data.load("digits"), kind="iid", clients=1438, seed=0)
-    with pytest.raises(DataError, match="less than one sample"):
+    with pytest.raises(ConfigError, match="less than one sample"):
         whole.hold_out(0.1, 0)
     few = Partition([torch.tensor([0]), torch.tensor([0, 1])], "iid", "", 0.1, 0)
-    with pytest.raises(DataError, match="leaves client 0 no sample"):
+    with pytest.raises(ConfigError, match="leaves client 0 no sample"):
         few.hold_out(0.9, 0)
 
 
