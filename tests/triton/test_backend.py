@@ -100,7 +100,8 @@ def test_an_old_card_does_not_rule_out_the_other():
     assert "7.0" in triton.unsupported_reason(FilterSpec(), torch.device("cuda:0"))
     assert triton.unsupported_reason(FilterSpec(), torch.device("cuda:1")) is None
     assert backends.choose("auto", FilterSpec(), torch.device("cuda:0")).NAME == "torch"
-    assert backends.choose("auto", FilterSpec(), torch.device("cuda:1")).NAME == "triton"
+    assert backends.choose("auto", FilterSpec(), torch.device("cuda:1")) is triton.UNDER_AUTO
+    assert backends.choose("triton", FilterSpec(), torch.device("cuda:1")) is triton
     with pytest.raises(RuntimeError, match=r"compute capability 7\.0"):
         backends.choose("triton", FilterSpec(), torch.device("cuda:0"))
 
