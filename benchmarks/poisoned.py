@@ -36,8 +36,6 @@ RULES: dict[str, dict[str, Any]] = {
     "mean with the guard (default)": {},
     "median": {"aggregation": "median"},
     "trimmed mean": {"aggregation": "trimmed_mean"},
-    "median, no guard": {"aggregation": "median", "guard": 0.0},
-    "trimmed mean, no guard": {"aggregation": "trimmed_mean", "guard": 0.0},
 }
 # from the weights that were sent and those that a client made of them
 Attack = Callable[[Tensor, Tensor], Tensor]

@@ -24,7 +24,7 @@ from specgrad_fl.machine import AMP_DTYPES, keep_freed_memory, peak_mib
 from specgrad_fl.methods import Local, Method
 from specgrad_fl.samples import Samples
 from specgrad_fl.seeding import derive, generator
-from specgrad_fl.vectors import Board, FlatModel
+from specgrad_fl.vectors import FlatModel, SharedVectors
 
 # decay of the mean, decay of the squares, and what keeps the quotient finite
 ADAM = (0.9, 0.999, 1e-8)
@@ -32,8 +32,8 @@ NO_SAMPLES = torch.zeros(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a client tells besides its weights. ``loss`` is the mean over its batches."""
+class ClientResult:
+    """Metrics returned with a client's weights. ``loss`` is the mean over its batches."""
 
     client: int
     steps: int
@@ -95,7 +95,7 @@ class LossScale:
 
 
 class Optimizer:
-    """What makes a step of a gradient: itself, its momentum, or Adam's quotient.
+    """Local optimizer: turns a gradient into a step, by SGD, momentum or Adam.
 
     Begins anew with every client and round: nothing of it is kept or sent.
     """
@@ -146,7 +146,7 @@ class ClientRunner:
     samples: Samples
     partition: Mapping[int, Tensor]
     method: Method
-    board: Board
+    board: SharedVectors
     held_out: Tensor = NO_SAMPLES
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class ClientRunner:
             return nullcontext()
         return torch.autocast(self.device.type, AMP_DTYPES[self.config.amp])
 
-    def train(self, round_number: int, lr: float, client: int, row: int) -> Report:
+    def train(self, round_number: int, lr: float, client: int, row: int) -> ClientResult:
         """Train one client from the board's weights and put what it returns into its row."""
         begun = time.perf_counter()
         config, board, flat = self.config, self.board, self.flat
@@ -205,7 +205,7 @@ class ClientRunner:
             vector.copy_(local.state[name])
         board.buffer_results[row].copy_(flat.read_buffers())
         loss = float(losses) / number
-        return Report(
+        return ClientResult(
             client=client,
             steps=local.steps,
             lr_sum=local.lr_sum,

@@ -11,7 +11,7 @@ from specgrad_data import Dataset
 from torch import Tensor
 
 from specgrad_fl import executor, methods, prepare, samples, storage
-from specgrad_fl.client import Report
+from specgrad_fl.client import ClientResult
 from specgrad_fl.config import Config
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.executor import Executor
@@ -23,13 +23,15 @@ from specgrad_fl.prepare import Blueprint, inputs_of
 from specgrad_fl.progress import Watcher
 from specgrad_fl.records import Record, Records
 from specgrad_fl.results import client_statistics
-from specgrad_fl.runs import RunDirectory, State
+from specgrad_fl.runs import RunDirectory, RunState
 from specgrad_fl.seeding import generator
 from specgrad_fl.storage import ClientRounds, ClientStates
-from specgrad_fl.vectors import Board, FlatModel, Layout
+from specgrad_fl.vectors import FlatModel, SharedVectors, TensorShapes
 
 # an executor for clients on other machines, which keep their own state
-RemoteExecutor = Callable[[Blueprint, dict[str, Tensor], FlatModel, Layout, ClientRounds], Executor]
+RemoteExecutor = Callable[
+    [Blueprint, dict[str, Tensor], FlatModel, TensorShapes, ClientRounds], Executor
+]
 CHOSEN_ON = {
     "test": "the test set, so its accuracy is too good; set validation to avoid that",
     "validation": "samples of the clients that were held out",
@@ -42,19 +44,19 @@ def draw_clients(config: Config, clients: int, round_number: int) -> list[int]:
     if config.sampling == "uniform":
         active = sorted(torch.randperm(clients, generator=drawn)[: config.active].tolist())
     else:
-        active = _heads(clients, config.active / clients, drawn)
+        active = _bernoulli_nonempty(clients, config.active / clients, drawn)
     if not config.dropout:
         return active
     lost = generator(config.seed, "dropout", round_number)
-    return [active[place] for place in _heads(len(active), 1 - config.dropout, lost)]
+    return [active[place] for place in _bernoulli_nonempty(len(active), 1 - config.dropout, lost)]
 
 
-def _heads(coins: int, probability: float, drawn: torch.Generator) -> list[int]:
-    """The coins that show heads; thrown again until one does."""
+def _bernoulli_nonempty(count: int, probability: float, drawn: torch.Generator) -> list[int]:
+    """Bernoulli sample of ``range(count)``, redrawn until non-empty."""
     while True:
-        heads = torch.rand(coins, generator=drawn) < probability
-        if heads.any():
-            return heads.nonzero().flatten().tolist()
+        chosen = torch.rand(count, generator=drawn) < probability
+        if chosen.any():
+            return chosen.nonzero().flatten().tolist()
 
 
 # of fewer updates the median is one of two, and either could be the wrong one
@@ -74,7 +76,7 @@ def _outlying(
 
 
 def evaluates(config: Config, done: int) -> bool:
-    """Whether the model is evaluated after ``done`` rounds."""
+    """Return true if the model is evaluated after ``done`` rounds."""
     return done > config.rounds - max(config.eval_tail, 1) or done % config.eval_every == 0
 
 
@@ -85,9 +87,9 @@ class Engine:
     """
 
     executor: Executor
-    board: Board
+    board: SharedVectors
     states: ClientRounds
-    state: State
+    state: RunState
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class Engine:
         self.records = self.run.rewind(self.state)
         kept = () if self._remote else method.client_vectors
         rows = config.active if config.sampling == "uniform" else config.clients
-        layout = Board.layout(self.flat, rows, method.sent_vectors, kept)
+        layout = SharedVectors.layout(self.flat, rows, method.sent_vectors, kept)
         parts = (self._blueprint, self._arrays, self.flat, layout)
         if self._remote:
             self.states = ClientRounds()
@@ -242,7 +244,7 @@ class Engine:
         spare = f", and that of round {before['rounds']} as {self.run.previous_path.name}"
         return f"the checkpoint of round {rounds} is kept{spare if before else ''}"
 
-    def _guarded(self, reports: list[Report]) -> tuple[list[Report], dict[int, str]]:
+    def _guarded(self, reports: list[ClientResult]) -> tuple[list[ClientResult], dict[int, str]]:
         """Leave out updates far longer than the round's median; the rows of the others move up.
 
         Returns the remaining reports, and the reason for each client that is left out.
@@ -281,7 +283,7 @@ class Engine:
             "reasons": [*said.get("reasons", ()), *reasons],
         }
 
-    def _aggregate(self, number: int, reports: list[Report]) -> None:
+    def _aggregate(self, number: int, reports: list[ClientResult]) -> None:
         self._whole = False
         board = self.board
         clients = [report.client for report in reports]
@@ -331,7 +333,7 @@ class Engine:
         )
 
     def _scores(self, done: int) -> Record:
-        """What an evaluation adds to the record; the test set is for the final number alone where
+        """Evaluate the model, for the record; the test set is for the final number alone where
         samples of the clients are held out."""
         config, found = self.config, Record()
         if not evaluates(config, done):
@@ -374,7 +376,7 @@ class Engine:
         self,
         number: int,
         lr: float,
-        reports: list[Report],
+        reports: list[ClientResult],
         answered: int,
         scores: Record,
         remarks: Record,

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from specgrad_fl import pool, prepare
-from specgrad_fl.client import ClientRunner, Report
+from specgrad_fl.client import ClientResult, ClientRunner
 from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.pool import Message, Pool
 from specgrad_fl.prepare import Blueprint
-from specgrad_fl.vectors import Board, FlatModel, Layout, layout_of, mapped, private
+from specgrad_fl.vectors import FlatModel, SharedVectors, TensorShapes, layout_of, mapped, private
 
 # names of folders of mapped files, and of the file in them that a living process has locked
 SCRATCH, CLAIM = "specgrad-", "claim.lock"
@@ -31,7 +31,7 @@ SCRATCH, CLAIM = "specgrad-", "claim.lock"
 
 @dataclass(frozen=True)
 class Score:
-    """Of the test set, or of the held-out samples; ``right`` is 1 for each right answer."""
+    """Score on the test set or on held-out samples; ``right`` is 1 for each right answer."""
 
     right: list[int]
     loss: float
@@ -52,19 +52,19 @@ class Executor:
     Row ``i`` of the board belongs to the ``i``-th client of the round.
     """
 
-    board: Board
+    board: SharedVectors
 
     def __init__(
-        self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
+        self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: TensorShapes
     ) -> None:
         self._config, self._arrays = blueprint.config, arrays
-        self.board = Board(private(layout))
+        self.board = SharedVectors(private(layout))
         self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
 
     def start(self) -> None:
         """Start what trains the clients, where that is not here already."""
 
-    def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
+    def train(self, round_number: int, lr: float, clients: list[int]) -> list[ClientResult]:
         """Train every client from the board's weights; reports in the order of ``clients``.
 
         Where a client may fail to answer, the reports and rows are those of the others.
@@ -72,7 +72,7 @@ class Executor:
         return self._each("train", [(round_number, lr, c, row) for row, c in enumerate(clients)])
 
     def remarks(self) -> dict[str, Any]:
-        """What the record of the last round should say besides."""
+        """Additions to the record of the last round."""
         return {}
 
     def score(self, part: str = "test") -> Score:
@@ -99,7 +99,7 @@ class Executor:
         self._runner.load_scored()
 
     def _each(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """What the runner's method returns for each tuple of arguments, in their order."""
+        """Call the runner's method with each tuple of arguments; results in their order."""
         return [getattr(self._runner, method)(*arguments) for arguments in calls]
 
 
@@ -111,7 +111,7 @@ class Workers(Executor):
     """
 
     def __init__(
-        self, blueprint: Blueprint, arrays: dict[str, Tensor], layout: Layout, processes: int
+        self, blueprint: Blueprint, arrays: dict[str, Tensor], layout: TensorShapes, processes: int
     ) -> None:
         self._config, self._arrays = blueprint.config, arrays
         self._blueprint, self._layout = blueprint, layout
@@ -126,7 +126,7 @@ class Workers(Executor):
             shared = mapped(layout, folder)
             for name, tensor in self._arrays.items():
                 shared[name].copy_(tensor)
-            self.board = Board(shared)
+            self.board = SharedVectors(shared)
             self._pool.start()
             order = {"folder": str(folder), "layout": layout, "path": sys.path}
             self._pool.tell_all({"blueprint": asdict(self._blueprint), **order})
@@ -138,12 +138,12 @@ class Workers(Executor):
             shutil.rmtree(folder, ignore_errors=True)
             claim.close()
 
-    def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
+    def train(self, round_number: int, lr: float, clients: list[int]) -> list[ClientResult]:
         sizes = self._arrays["sizes"].tolist()
         by_size = sorted(range(len(clients)), key=lambda row: -sizes[clients[row]])
         calls = [(round_number, lr, clients[row], row) for row in by_size]
         reports = dict(zip(by_size, self._each("train", calls), strict=True))
-        return [Report(**reports[row]) for row in range(len(clients))]
+        return [ClientResult(**reports[row]) for row in range(len(clients))]
 
     def _load_scored(self) -> None:
         self._pool.tell_all({"load_scored": []})
@@ -166,7 +166,7 @@ class Workers(Executor):
         self._pool.close()
 
 
-def _scratch(layout: Layout) -> Path:
+def _scratch(layout: TensorShapes) -> Path:
     """A folder for mapped files, in memory where there is room."""
     sizes = (getattr(torch, dtype).itemsize * math.prod(shape) for dtype, shape in layout.values())
     memory = Path("/dev/shm")
@@ -193,7 +193,7 @@ def _remove_abandoned(memory: Path) -> None:
 
 
 def choose(
-    blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: Layout
+    blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: TensorShapes
 ) -> Executor:
     """The executor for a configuration, with as many processes as it means on this machine."""
     config = blueprint.config
@@ -211,7 +211,9 @@ def _runner(order: Message) -> ClientRunner:
     blueprint = prepare.Blueprint.parse(order["blueprint"])
     torch.set_num_threads(blueprint.config.threads)
     tensors = mapped(order["layout"], Path(order["folder"]))
-    return prepare.build_runner(blueprint, tensors, prepare.build_model(blueprint), Board(tensors))
+    return prepare.build_runner(
+        blueprint, tensors, prepare.build_model(blueprint), SharedVectors(tensors)
+    )
 
 
 class Worker:
@@ -226,7 +228,7 @@ class Worker:
         ((method, arguments),) = order.items()
         with attributing_errors(self.runner.config.own_code):
             answer = getattr(self.runner, method)(*arguments)
-        return vars(answer) if isinstance(answer, Report) else answer
+        return vars(answer) if isinstance(answer, ClientResult) else answer
 
 
 if __name__ == "__main__":

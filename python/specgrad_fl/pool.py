@@ -18,8 +18,8 @@ from specgrad_fl.errors import RunError
 
 Message = dict[str, Any]
 SECONDS_TO_LEAVE = 1.0
-# the key of what a child says before its answer is complete
-NEWS = "news"
+# the key of a partial reply
+PROGRESS = "progress"
 
 
 class WorkerDied(RunError):
@@ -101,7 +101,7 @@ class Pool:
                     death.order = index
                     raise
                 heard(index, number, reply)
-                if NEWS not in reply:
+                if PROGRESS not in reply:
                     del busy[link]
                     free.append(number)
 
@@ -124,7 +124,7 @@ class Pool:
 def serve(descriptor: int, answer: Callable[[Message, Callable[[Message], None]], Any]) -> None:
     """The child's side: answer orders until the parent hangs up.
 
-    answer: called with an order and a way to send news before the answer
+    answer: called with an order and a way to send partial replies before the answer
     """
     link = Connection(descriptor)
 
@@ -137,7 +137,7 @@ def serve(descriptor: int, answer: Callable[[Message, Callable[[Message], None]]
         except (EOFError, OSError):
             return
         try:
-            reply = {"value": answer(order, lambda news: send({NEWS: news}))}
+            reply = {"value": answer(order, lambda partial: send({PROGRESS: partial}))}
         except RunError as error:
             reply = {"error": str(error), "trace": error.trace}
         except Exception:

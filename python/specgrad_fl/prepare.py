@@ -21,7 +21,7 @@ from specgrad_fl.own_code import imported
 from specgrad_fl.partition import Partition, label_counts, make_partition, split
 from specgrad_fl.samples import Format, Samples
 from specgrad_fl.seeding import derive
-from specgrad_fl.vectors import Board, FlatModel
+from specgrad_fl.vectors import FlatModel, SharedVectors
 
 # a forward pass alone, of the cost of forward and backward
 EVALUATION_COST = 0.3
@@ -203,7 +203,7 @@ def build_model(blueprint: Blueprint) -> FlatModel:
 
 
 def build_runner(
-    blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, board: Board
+    blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, board: SharedVectors
 ) -> ClientRunner:
     """Client runner on these arrays and shared vectors."""
     config = blueprint.config

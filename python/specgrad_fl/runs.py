@@ -48,8 +48,8 @@ _BEFORE_THE_FIRST_ROUND = (
 
 
 @dataclass
-class State:
-    """What a run needs to go on: the facts and tensors of ``last.safetensors``.
+class RunState:
+    """State of a run after a stored round: the facts and tensors of ``last.safetensors``.
 
     rounds: rounds done; best: best accuracy so far and its round
     client_rounds: round of the newest stored state of each client; client_digests: of those files
@@ -88,12 +88,12 @@ class RunDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Return true if a run was begun here."""
         return self.config_path.is_file()
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Return true if the run has finished."""
         return self.summary_path.is_file()
 
     def check_new(self) -> None:
@@ -203,19 +203,19 @@ class RunDirectory:
             if not (self.path / name).is_file():
                 write(self.path / name)
 
-    def save_state(self, state: State, config: Config) -> None:
+    def save_state(self, state: RunState, config: Config) -> None:
         """Store the state after a round; the one before stays, as ``previous.safetensors``."""
         if self.last_path.is_file():
             storage.link(self.last_path, self.previous_path)
         facts = {k: v for k, v in vars(state).items() if k != "tensors"}
         storage.save_tensors(self.last_path, state.tensors, {**facts, "config": config.digest})
 
-    def load_state(self, config: Config, fingerprint: str) -> State:
+    def load_state(self, config: Config, fingerprint: str) -> RunState:
         """The stored state, or a new one where none was stored yet."""
         if not self.last_path.is_file():
             if self.records():
                 raise storage.spoiled(f"{self.last_path} is missing")
-            return State(fingerprint=fingerprint, inputs=self._inputs_digest())
+            return RunState(fingerprint=fingerprint, inputs=self._inputs_digest())
         tensors, facts = storage.load_tensors(self.last_path)
         # a finished run that is extended was stored with fewer rounds
         before = config.replace(rounds=facts["rounds"]) if facts.get("rounds") else config
@@ -232,7 +232,7 @@ class RunDirectory:
         for name in ("client_rounds", "client_digests"):
             facts[name] = {int(k): v for k, v in facts.get(name, {}).items()}
         self.check_inputs(facts)
-        return State(**facts, tensors=tensors)
+        return RunState(**facts, tensors=tensors)
 
     def _inputs_digest(self) -> str:
         path = self.inputs_path
@@ -244,7 +244,7 @@ class RunDirectory:
             raise storage.changed(self.inputs_path)
 
     def facts(self) -> dict[str, Any]:
-        """What the stored state says besides its tensors; nothing where none was stored yet."""
+        """Read the facts of the stored state; none where nothing was stored yet."""
         return storage.load_tensors(self.last_path)[1] if self.last_path.is_file() else {}
 
     def previous(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class RunDirectory:
         return {int(k): v for k, v in self.previous().get("client_rounds", {}).items()}
 
     def load_rounds(self) -> int:
-        """How many rounds the stored state has seen."""
+        """Number of rounds that the stored state has seen."""
         return self.facts().get("rounds", 0)
 
     def check(self) -> None:
@@ -311,7 +311,7 @@ class RunDirectory:
         self.check()
         return records.read(self.metrics_path)
 
-    def rewind(self, state: State) -> Records:
+    def rewind(self, state: RunState) -> Records:
         """The records as they were when the state was stored, and no half-written file."""
         for litter in self.path.glob(f"*{TEMPORARY}"):
             litter.unlink()

@@ -1,5 +1,4 @@
-"""What a run stores: files that appear whole or not at all, no more readable than their folder;
-tensors with a digest, so that a changed byte is noticed; and what clients keep between rounds.
+"""Atomic writes, checksummed tensors, per-client state.
 
 A client's state is written to a file that names client and round, and never changed afterwards. A
 checkpoint lists the files it needs; files that it does not list are removed only once it is safely
@@ -140,7 +139,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
 
 
 def load_tensors(path: Path, expected: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What :func:`save_tensors` stored; with ``expected``, only what has that digest.
+    """Load the result of :func:`save_tensors`; with ``expected``, only if it has that digest.
 
     Files that were written before there were digests are taken as they are.
     """

@@ -1,4 +1,4 @@
-"""Runs from their beginning to their end: begun, continued, summed up."""
+"""Start, resume and finalise runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _discard_empty(run: RunDirectory) -> None:
 
 
 def _player(config: Config) -> Player:
-    """What plays the rounds of a run, once it is known to be able to."""
+    """Find the engine that plays the rounds, and check that it can."""
     if config.engine not in OTHER_ENGINES:
         return lambda run, dataset, watch: carry_on(run, run.config(), watch, dataset=dataset)
     module = importlib.import_module(OTHER_ENGINES[config.engine])
@@ -95,7 +95,7 @@ def begin(run: RunDirectory, config: Config, prepared: Prepared | None = None) -
 
 
 def _about(config: Config, dataset: Dataset) -> Record:
-    """What whoever uses the weights elsewhere must know of the model's inputs."""
+    """Describe the model's inputs, for users of the weights elsewhere."""
     form = format_of(dataset, config.augment, config.channels_last)
     return {"inputs": vars(inputs_of(dataset)), "format": vars(form)}
 

@@ -84,19 +84,19 @@ class FlatModel:
 
 
 # names, and for each of them dtype and shape, as JSON can carry them
-Layout = dict[str, tuple[str, tuple[int, ...]]]
+TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
 
 
-def layout_of(tensors: dict[str, Tensor]) -> Layout:
+def layout_of(tensors: dict[str, Tensor]) -> TensorShapes:
     return {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in tensors.items()}
 
 
-def private(layout: Layout) -> dict[str, Tensor]:
+def private(layout: TensorShapes) -> dict[str, Tensor]:
     """Zeros for one process."""
     return {n: torch.zeros(shape, dtype=getattr(torch, d)) for n, (d, shape) in layout.items()}
 
 
-def mapped(layout: Layout, folder: Path) -> dict[str, Tensor]:
+def mapped(layout: TensorShapes, folder: Path) -> dict[str, Tensor]:
     """Tensors in files of ``folder``; every process that maps the same file sees the same values.
 
     A new file holds zeros and takes no space until it is written.
@@ -110,8 +110,8 @@ def mapped(layout: Layout, folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-class Board:
-    """Named vectors over a set of tensors.
+class SharedVectors:
+    """Weights and per-client vectors exchanged between server and workers.
 
     weights ``[d]``: the server's model; scored ``[d]``: the one to evaluate
     results ``[R, d]``: the clients' models, one row for each active client
@@ -131,11 +131,13 @@ class Board:
         )
 
     @staticmethod
-    def layout(model: FlatModel, rows: int, sent: Iterable[str], states: Iterable[str]) -> Layout:
+    def layout(
+        model: FlatModel, rows: int, sent: Iterable[str], states: Iterable[str]
+    ) -> TensorShapes:
         """The tensors of a board for ``rows`` active clients."""
         vectors = ("weights", "scored", *(f"sent-{name}" for name in sent))
         stacks = ("results", *(f"state-{name}" for name in states))
-        layout: Layout = dict.fromkeys(vectors, ("float32", (model.size,)))
+        layout: TensorShapes = dict.fromkeys(vectors, ("float32", (model.size,)))
         layout |= dict.fromkeys(stacks, ("float32", (rows, model.size)))
         layout["buffers"] = ("float64", (model.buffer_size,))
         layout["buffer_results"] = ("float64", (rows, model.buffer_size))

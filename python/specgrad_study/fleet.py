@@ -22,7 +22,7 @@ from specgrad_fl.config import EXECUTION_KEYS, Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.partition import Partition
-from specgrad_fl.pool import NEWS, Message, Pool, WorkerDied
+from specgrad_fl.pool import PROGRESS, Message, Pool, WorkerDied
 from specgrad_fl.progress import SECONDS_BETWEEN_LINES, Lines, Watcher, clock, rewrite
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory, run_name
@@ -129,8 +129,8 @@ def play(jobs: Sequence[Job], processes: int, heard: Listener) -> list[Outcome]:
     outcomes: dict[int, Outcome] = {}
 
     def listen(index: int, _: int, reply: Message) -> None:
-        if NEWS in reply:
-            heard(jobs[index], reply[NEWS])
+        if PROGRESS in reply:
+            heard(jobs[index], reply[PROGRESS])
         else:
             outcomes[index] = Outcome(jobs[index], *reply["value"])
 

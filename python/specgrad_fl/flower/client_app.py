@@ -21,11 +21,17 @@ from specgrad_fl import machine, methods, prepare
 from specgrad_fl.client import ClientRunner
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import wire
-from specgrad_fl.flower.place import Keeping, NodeConfig, Place, allowed_names, fingerprint
+from specgrad_fl.flower.place import (
+    ClientStateStore,
+    NodeConfig,
+    NodeData,
+    allowed_names,
+    fingerprint,
+)
 from specgrad_fl.own_code import restrict_imports
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.samples import Samples
-from specgrad_fl.vectors import Board, private
+from specgrad_fl.vectors import SharedVectors, private
 
 Answer = tuple[dict[str, Any], wire.Arrays]
 app = ClientApp()
@@ -58,7 +64,7 @@ def _answer(work: Callable[..., Answer], message: Message, context: Context) -> 
 
 def _introduce(order: dict[str, Any], arrays: wire.Arrays, node: NodeConfig) -> Answer:
     """Which clients this node has, and what tells whether their data are those of the run."""
-    place = Place.of(node, wire.blueprint(order).config)
+    place = NodeData.of(node, wire.blueprint(order).config)
     found = {client: place.samples(client) for client in place.clients()}
     return {"clients": {c: fingerprint(s["train_x"], s["train_y"]) for c, s in found.items()}}, {}
 
@@ -71,8 +77,11 @@ def _work(order: dict[str, Any], arrays: wire.Arrays, node: NodeConfig) -> Answe
     """Train the clients of an order."""
     wire.check_order(order)
     blueprint = wire.blueprint(order)
-    place = Place.of(node, blueprint.config)
-    keeping, device = Keeping(place.states(node), order["run"]), str(node.get("device", ""))
+    place = NodeData.of(node, blueprint.config)
+    keeping, device = (
+        ClientStateStore(place.states(node), order["run"]),
+        str(node.get("device", "")),
+    )
     names = [order["blueprint"], order["sizes"], place.key, str(keeping.folder), device]
     purpose = json.dumps([*names, allowed_names(node)])
     if purpose not in _trainers:
@@ -85,7 +94,12 @@ class Trainer:
     """One model for the clients of one run on this node; ``device`` may overrule the run's."""
 
     def __init__(
-        self, blueprint: Blueprint, sizes: list[int], place: Place, keeping: Keeping, device: str
+        self,
+        blueprint: Blueprint,
+        sizes: list[int],
+        place: NodeData,
+        keeping: ClientStateStore,
+        device: str,
     ) -> None:
         self._config = config = blueprint.config.replace(**{"device": device} if device else {})
         torch.set_num_threads(config.threads)
@@ -103,8 +117,8 @@ class Trainer:
             server_lr=config.server_lr,
         )
         self._method = method = methods.build(config.method, config.options, federation)
-        layout = Board.layout(self._flat, 1, method.sent_vectors, method.client_vectors)
-        self._board = Board(private(layout))
+        layout = SharedVectors.layout(self._flat, 1, method.sent_vectors, method.client_vectors)
+        self._board = SharedVectors(private(layout))
         self._runner: ClientRunner | None = None
 
     def work(self, order: dict[str, Any], arrays: wire.Arrays, here: list[int]) -> Answer:

@@ -17,7 +17,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from specgrad_fl.client import Report
+from specgrad_fl.client import ClientResult
 from specgrad_fl.errors import RunError, printable
 from specgrad_fl.executor import Executor
 from specgrad_fl.flower import wire
@@ -25,7 +25,7 @@ from specgrad_fl.flower.place import fingerprint
 from specgrad_fl.partition import split
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.storage import ClientRounds
-from specgrad_fl.vectors import FlatModel, Layout
+from specgrad_fl.vectors import FlatModel, TensorShapes
 
 # between looks for answers, and for nodes that have gone; and what a message lives longer
 PULL_SECONDS, PRESENCE_SECONDS, SPARE_SECONDS = 0.1, 5.0, 60.0
@@ -37,12 +37,12 @@ MOST, LARGEST = 1e9, 3.4e38
 
 
 @dataclass
-class Round:
-    """What became of the clients of a round: an answer that was checked, or a reason."""
+class RoundAnswers:
+    """Answers of a round's clients: the checked ones, and the reasons for the others."""
 
     number: int
     lr: float
-    accepted: dict[int, tuple[Report, dict[str, Tensor]]] = field(default_factory=dict)
+    accepted: dict[int, tuple[ClientResult, dict[str, Tensor]]] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     attempts: int = 0
     bytes: dict[str, int] = field(default_factory=lambda: {"down": 0, "up": 0})
@@ -58,7 +58,7 @@ class FlowerExecutor(Executor):
         blueprint: Blueprint,
         arrays: dict[str, Tensor],
         flat: FlatModel,
-        layout: Layout,
+        layout: TensorShapes,
         states: ClientRounds,
     ) -> None:
         super().__init__(blueprint, arrays, flat, layout)
@@ -129,7 +129,7 @@ class FlowerExecutor(Executor):
                 )
 
     def _asked(self, nodes: set[int], seconds: float) -> dict[int, Message]:
-        """What nodes say when they are asked for their clients."""
+        """Ask nodes for their clients."""
         question = {node: wire.pack({"blueprint": self._blueprint}) for node in nodes}
         deadline = time.monotonic() + min(seconds, MEET_SECONDS)
         return self._exchange(question, "query", deadline) if nodes else {}
@@ -165,8 +165,8 @@ class FlowerExecutor(Executor):
                 )
         self._hosts |= dict.fromkeys(clients, node)
 
-    def train(self, round_number: int, lr: float, clients: list[int]) -> list[Report]:
-        this = Round(round_number, lr)
+    def train(self, round_number: int, lr: float, clients: list[int]) -> list[ClientResult]:
+        this = RoundAnswers(round_number, lr)
         while len(this.accepted) < min(self._config.min_clients, len(clients)):
             missing = [client for client in clients if client not in this.accepted]
             if this.attempts == ATTEMPTS:
@@ -197,7 +197,7 @@ class FlowerExecutor(Executor):
             self._remarks |= {"left_out": left_out, "reasons": reasons}
         return [this.accepted[client][0] for client in taken]
 
-    def _attempt(self, this: Round, clients: list[int]) -> None:
+    def _attempt(self, this: RoundAnswers, clients: list[int]) -> None:
         """Ask for clients, and sort what comes."""
         self._meet(self._config.client_timeout)
         deadline = time.monotonic() + self._config.client_timeout
@@ -213,7 +213,7 @@ class FlowerExecutor(Executor):
         for node, answer in self._exchange(orders, "train", deadline).items():
             self._sort(this, node, by_node[node], answer)
 
-    def _order(self, this: Round, clients: list[int]) -> dict[str, Any]:
+    def _order(self, this: RoundAnswers, clients: list[int]) -> dict[str, Any]:
         return {
             "run": self._run,
             "blueprint": self._blueprint,
@@ -251,7 +251,7 @@ class FlowerExecutor(Executor):
                 waiting = {name: node for name, node in waiting.items() if node in present}
             time.sleep(PULL_SECONDS)
 
-    def _sort(self, this: Round, node: int, asked: list[int], answer: Message) -> None:
+    def _sort(self, this: RoundAnswers, node: int, asked: list[int], answer: Message) -> None:
         """Check a node's answer, client by client."""
         try:
             if answer.has_error():
@@ -283,7 +283,7 @@ class FlowerExecutor(Executor):
         return range(1 if self._config.amp == "fp16" else fewest * batches, most * batches + 1)
 
     def _vectors(self, client: int, arrays: wire.Arrays) -> dict[str, Tensor]:
-        """What a client sent, checked against what it should have sent."""
+        """Check the vectors of a client against those that it should have sent."""
         board, method = self.board, self._runner.method
         like = dict.fromkeys(method.client_vectors, board.weights)
         expected = wire.returned(method, board.weights, board.buffers, like)
@@ -303,14 +303,14 @@ def _told(error: Exception) -> str:
     return printable(f"an answer that cannot be read: {error!r}")
 
 
-def _checked(told: Any, client: int, lr: float, steps: range) -> Report:
+def _checked(told: Any, client: int, lr: float, steps: range) -> ClientResult:
     """Check that a client's report can be true: servers divide by some of its numbers."""
     if isinstance(told, dict) and "error" in told:
         raise wire.WireError(told["error"])
-    kinds = get_type_hints(Report)
+    kinds = get_type_hints(ClientResult)
     if not isinstance(told, dict) or set(told) != set(kinds):
         raise wire.WireError("its node sent no report of it")
-    report = Report(**told)
+    report = ClientResult(**told)
     plausible = (
         all(type(told[n]) in ((int, float) if k is float else (k,)) for n, k in kinds.items())
         and report.client == client

@@ -52,7 +52,7 @@ def check(config: Config) -> None:
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Return true if somebody listens there."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
@@ -120,7 +120,7 @@ def _follow(run: RunDirectory, task: list[str], watch: Watcher) -> None:
 
 
 def last_line(log: Path) -> str:
-    """What a process said last."""
+    """Return the last line that a process wrote."""
     said = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")
 

@@ -1,4 +1,4 @@
-"""What a node has: the samples of its clients, and what they keep between rounds.
+"""Data of a node: the samples of its clients, and their state between rounds.
 
 A silo has a folder with one file for each client: ``client-000003.safetensors`` holds ``train_x``
 (``uint8 [N, H, W, C]`` images, or ``int64 [N, L]`` token ids) and ``train_y`` (``int64 [N]``). A
@@ -78,7 +78,7 @@ def allowed_names(node: NodeConfig) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeData:
     """A node's clients. ``folder`` has their files; without one, ``config`` says how to divide.
 
     number, count: of the clients, this is the node for those that are ``number`` modulo ``count``
@@ -90,7 +90,7 @@ class Place:
     count: int = 1
 
     @staticmethod
-    def of(node: NodeConfig, asked: Config) -> Place:
+    def of(node: NodeConfig, asked: Config) -> NodeData:
         """That of a node, for a run with the settings ``asked``."""
         number, count = node.get("partition-id"), node.get("num-partitions")
         folder = node.get("data") if isinstance(node.get("data"), str) else None
@@ -107,14 +107,16 @@ class Place:
                 "with --node-config 'partition-id=K num-partitions=N', K from 0 to N - 1"
             )
         if folder:
-            return Place(Path(folder), None, number, count)
+            return NodeData(Path(folder), None, number, count)
         if ":" in asked.dataset and asked.dataset not in allowed_names(node):
             raise ConfigError(
                 f"dataset {asked.dataset!r} is not allowed on this machine; its operator can "
                 "allow it by name when the node is started"
             )
         # where the data sets are is this machine's affair, not the server's
-        return Place(None, asked.replace(data_root=str(node.get("data-root", ""))), number, count)
+        return NodeData(
+            None, asked.replace(data_root=str(node.get("data-root", ""))), number, count
+        )
 
     @property
     def key(self) -> str:
@@ -174,8 +176,8 @@ def _divided(settings: str) -> tuple[dict[str, Array], list[Array]]:
     return {n: arrays[n].numpy() for n in ("train_x", "train_y")}, [one.numpy() for one in held]
 
 
-class Keeping:
-    """What clients keep between rounds, on their own disk, by run, client and round.
+class ClientStateStore:
+    """Client states between rounds, on the node's disk, by run, client and round.
 
     The server says which round's state a client goes on from, and which one it would need after
     going back to its last checkpoint. Both are kept until the server names newer ones, so that a

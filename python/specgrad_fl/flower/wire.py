@@ -1,4 +1,4 @@
-"""What server and nodes say to each other: one order and one answer for each node and round.
+"""Message format between server and nodes: one order and one answer per node and round.
 
 A message holds one ``ArrayRecord`` and one ``ConfigRecord``. The arrays of an order are
 ``weights``, ``buffers`` and ``sent-NAME``; those of an answer are the same for each client, under
@@ -24,7 +24,7 @@ from torch import Tensor
 from specgrad_fl.errors import RunError, printable
 from specgrad_fl.methods import Method
 from specgrad_fl.prepare import Blueprint
-from specgrad_fl.vectors import Board
+from specgrad_fl.vectors import SharedVectors
 
 ARRAYS, FACTS = "arrays", "facts"
 # facts are 200 bytes for each client; more than this is no message of ours
@@ -83,8 +83,8 @@ def _decoded(array: Array) -> NDArray[Any]:
     return flat.reshape(shape, order="F" if by_column else "C")
 
 
-def outgoing(board: Board) -> dict[str, Tensor]:
-    """What the server sends of its board; not what is empty, for every array costs requests."""
+def outgoing(board: SharedVectors) -> dict[str, Tensor]:
+    """Vectors that the server sends; empty ones are left out, for every array costs requests."""
     sent = {"weights": board.weights, "buffers": board.buffers}
     sent |= {f"sent-{name}": vector for name, vector in board.sent.items()}
     return {name: vector for name, vector in sent.items() if len(vector)}
@@ -93,7 +93,7 @@ def outgoing(board: Board) -> dict[str, Tensor]:
 def returned(
     method: Method, weights: Tensor, buffers: Tensor, states: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """What a client sends back, with those of its states that the method sends up."""
+    """Vectors that a client sends back, with those of its states that the method sends up."""
     sent = {"weights": weights, "buffers": buffers}
     sent |= {f"state-{name}": states[name] for name in method.client_vectors[: method.up - 1]}
     return {name: vector for name, vector in sent.items() if len(vector)}

@@ -1,4 +1,4 @@
-"""What a federated method is: a client's correction, a client's memory, a server's rule.
+"""Base class of federated methods: a client's correction and state, the server's aggregation.
 
 All vectors are flat, float32, of the model's length ``d``. A method is one class; see
 ``docs/trainer.md`` for a worked example.
@@ -18,7 +18,7 @@ Vectors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Federation:
-    """What a method may know before the first round.
+    """Facts that a method may know before the first round.
 
     sizes: ``int64 [K]`` samples of each client
     histograms: ``int64 [K, C]`` labels of each client
@@ -70,7 +70,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Round:
-    """What the server has after a round.
+    """Results of a round, as the server has them.
 
     clients: ids in ascending order; weights: ``float64 [M]``, their shares of the samples
     start: the weights that were sent; results: ``[M, d]`` the clients' weights
@@ -183,7 +183,7 @@ class Method:
         return 1.0
 
     def correction(self, local: Local) -> Tensor | None:
-        """What is added to the data gradient, never filtered: a new tensor, or ``None``."""
+        """Correction added to the data gradient, never filtered: a new tensor, or ``None``."""
         return None
 
     def pull(self, client: int) -> float:

@@ -153,7 +153,7 @@ class FedSAM(Method):
 
 
 def discrepancy(labels: Tensor, target: Tensor, distance: str) -> Tensor:
-    """How far each row of label shares is from ``target``.
+    """Distance of each row of label shares from ``target``.
 
     >>> target = torch.tensor([0.5, 0.5])
     >>> discrepancy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), target, "l1").tolist()

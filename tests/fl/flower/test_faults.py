@@ -215,7 +215,7 @@ def test_an_error_of_flower_is_told_when_the_wait_is_over(federation):
 def test_data_of_another_run_are_refused(federation):
     made = federation(nodes=6, rounds=1, active=6, min_clients=6)
     folder = made.nodes[102] / "data"
-    arrays = place.Place(folder, None).samples(2)
+    arrays = place.NodeData(folder, None).samples(2)
     place.write(folder, 2, arrays["train_x"][::-1], arrays["train_y"])
     with pytest.raises(RunError, match="node 102: its data of client 2 are not those of this run"):
         made.play()

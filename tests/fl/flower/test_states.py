@@ -6,7 +6,7 @@ import pytest
 from federations import result_of
 from specgrad_fl import training
 from specgrad_fl.errors import RunError
-from specgrad_fl.flower.place import Keeping
+from specgrad_fl.flower.place import ClientStateStore
 
 
 class Killed(Exception):
@@ -70,4 +70,4 @@ def test_a_lost_state_is_told(federation):
 
 def test_states_are_kept_by_run(tmp_path):
     with pytest.raises(RunError, match="expected its name in hexadecimal digits"):
-        Keeping(tmp_path, "../../elsewhere")
+        ClientStateStore(tmp_path, "../../elsewhere")
