@@ -9,6 +9,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar
 
+import numpy as np
+
 from specgrad_kernels import reference
 from specgrad_kernels.design import STRATEGIES
 from specgrad_kernels.kinds import BOUNDARIES, KINDS, METHODS, Kind
@@ -204,8 +206,8 @@ class FilterSpec:
 
 def as_tuples(value: Any) -> Any:
     """Return lists and arrays, and those in them, as tuples, which can be keys."""
-    listed = isinstance(value, (list, tuple, range)) or getattr(value, "ndim", 0) > 0
-    return tuple(map(as_tuples, value)) if listed else value
+    listed = isinstance(value, (list, tuple, range, np.ndarray))
+    return tuple([as_tuples(each) for each in value]) if listed else value
 
 
 _OWNERS = {
