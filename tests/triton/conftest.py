@@ -9,6 +9,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+# compiled code names the files that it was made from, and another checkout has others
+_BUILT = Path(__file__).parents[2] / "build" / "triton"
+os.environ.setdefault("TRITON_CACHE_DIR", str(_BUILT))
 
 collect_ignore_glob = []
 if importlib.util.find_spec("triton") is None:
