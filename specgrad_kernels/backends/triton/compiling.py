@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
+from inspect import getsource
 from typing import Any, TypeVar
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
 
 from specgrad_kernels.backends.triton import binding, schedule, targets
 from specgrad_kernels.backends.triton.signals import contiguous_signal
@@ -100,6 +102,17 @@ def gpu_target(architecture: str) -> GPUTarget:
     raise ValueError(f"target must be like sm_80, sm_90 or gfx942; got {architecture!r}")
 
 
+def _constants_have_attributes() -> bool:
+    """True where Triton's front end notes attributes of compile-time arguments in its key.
+
+    Releases differ; a wrong answer costs nothing but compiling once more.
+    """
+    try:
+        return "constexpr" in getsource(JITFunction._pack_args).split("attrvals")[1]
+    except (AttributeError, IndexError, OSError, TypeError):
+        return True
+
+
 def source_of(variant: Variant, architecture: str) -> ASTSource:
     """Build the source like Triton's front end, so that one cache serves both."""
     kernel = targets.KERNELS[variant.kernel]
@@ -110,9 +123,10 @@ def source_of(variant: Variant, architecture: str) -> ASTSource:
     signature = {
         name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
     }
-    aligned = {
+    aligned: dict[tuple[int, ...], list] = {
         (index,): [["tt.divisibility", 16]] if name in types else []
         for index, name in enumerate(kernel.arg_names)
+        if name in types or _constants_have_attributes()
     }
     return ASTSource(kernel, signature, constants, aligned)
 
