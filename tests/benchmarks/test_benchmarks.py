@@ -20,6 +20,7 @@ from torch import Tensor
 from benchmarks import (
     accuracy,
     cases,
+    cliffs,
     cold,
     memory,
     progress,
@@ -404,3 +405,10 @@ def test_cold_and_warm_calls_are_timed_in_turn(capsys):
     rows = capsys.readouterr().out.splitlines()[3:]
     assert [row.split(" | ")[1] for row in rows] == ["warm", "cold"]
     assert all(row.endswith("x |") for row in rows)
+
+
+def test_cliffs_are_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cliffs.main(["--count", "4", "--worst", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("| input | first call, s | ours, ms | torch, ms | ratio |")
+    assert "4 inputs: " in printed
