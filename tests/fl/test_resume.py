@@ -194,10 +194,11 @@ def test_torn_or_unconfirmed_last_line(tmp_path, small, trained_once):
 def test_damage_elsewhere_in_the_metrics_is_refused(tmp_path, small):
     run = interrupted(small(rounds=4), tmp_path / "run", 2)
     lines = run.metrics_path.read_text().splitlines(keepends=True)
-    run.metrics_path.write_text("{oops\n" + lines[1])
-    with pytest.raises(RunError, match=r"line 1 of .* is damaged"):
-        training.resume(run.path)
-    run.metrics_path.write_text(lines[1])
+    for text in ("{oops\n" + lines[1], lines[1]):  # and one that begins with the second round
+        run.metrics_path.write_text(text)
+        with pytest.raises(RunError, match=r"line 1 of .* is damaged"):
+            training.resume(run.path)
+    run.metrics_path.write_text(lines[0])
     with pytest.raises(RunError, match="1 of the 2 rounds"):
         training.resume(run.path)
 
