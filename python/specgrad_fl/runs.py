@@ -36,6 +36,7 @@ from specgrad_fl.errors import ConfigError, RunError
 from specgrad_fl.partition import Partition
 from specgrad_fl.records import CHECK, Record, Records, line_check
 from specgrad_fl.storage import PRIVATE, TEMPORARY, client_path
+from specgrad_fl.summary import summarise
 
 # of whoever plays rounds; and of the command that started a federation to play them
 LOCK, FEDERATION_LOCK = LOCKS = ("lock", "federation.lock")
@@ -273,8 +274,6 @@ class RunDirectory:
         """
         if self._checked or not (self.finished and self.exists and self.last_path.is_file()):
             return
-        from specgrad_fl.results import summarise  # which reads runs, too
-
         config = self.config()
         state = self.load_state(config, self.facts().get("fingerprint", ""))
         found = Records(self.metrics_path)

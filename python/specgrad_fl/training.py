@@ -19,9 +19,9 @@ from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import divide, inputs_of, load_data, prepare
 from specgrad_fl.progress import Watcher, silent
 from specgrad_fl.records import Record
-from specgrad_fl.results import summarise
 from specgrad_fl.runs import FEDERATION_LOCK, LOCK, RunDirectory, check_same, extended
 from specgrad_fl.samples import format_of
+from specgrad_fl.summary import summarise
 
 # engines other than this process: modules with `check` of a configuration and `play` of a run
 OTHER_ENGINES = {"flower": "specgrad_fl.flower.federation"}

@@ -10,10 +10,11 @@ import sys
 
 import pytest
 import torch
-from specgrad_fl import progress, records, results
+from specgrad_fl import progress, records
 from specgrad_fl.config import Config
 from specgrad_fl.machine import peak_mib
 from specgrad_fl.records import flattened
+from specgrad_fl.summary import summarise
 
 
 def records_of(data: bytes) -> list[bytes]:
@@ -75,7 +76,7 @@ def record(number: int, accuracy: float | None = None) -> dict:
 
 def test_summary():
     rounds = [record(1, 0.25), record(2), record(3, 0.75), record(4, 0.5)]
-    found = results.summarise(rounds, Config(target=0.7))
+    found = summarise(rounds, Config(target=0.7))
     assert found["final_accuracy"] == 0.5
     assert (found["best_accuracy"], found["best_round"]) == (0.75, 3)
     assert found["mean_last_10"] == 0.5
@@ -84,13 +85,13 @@ def test_summary():
     assert found["evaluate_share"] == 0.25
     assert (found["bytes_up"], found["bytes_down"]) == (40, 80)
     assert found["peak_mib"] == 150
-    assert results.summarise(rounds, Config(target=0.9))["rounds_to_target"] is None
-    assert results.summarise(rounds, Config())["rounds_to_target"] is None
+    assert summarise(rounds, Config(target=0.9))["rounds_to_target"] is None
+    assert summarise(rounds, Config())["rounds_to_target"] is None
 
 
 def test_mean_of_the_last_ten_rounds_alone():
     rounds = [record(n, 0.0 if n <= 10 else 1.0) for n in range(1, 21)]
-    assert results.summarise(rounds, Config())["mean_last_10"] == 1.0
+    assert summarise(rounds, Config())["mean_last_10"] == 1.0
 
 
 def test_time_split():

@@ -106,7 +106,7 @@ def trained(model: nn.Module, batch: Batch, lr: float = 0.1) -> dict[str, tuple[
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.grad is not None:
-                    parameter -= lr * parameter.grad
+                    parameter.sub_(lr * parameter.grad)
     return {
         name: tuple(sum(each[name][i] for each in kept) / len(kept) for i in (0, 1))  # type: ignore[misc]
         for name in kept[0]
