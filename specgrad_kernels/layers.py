@@ -116,8 +116,8 @@ def select_layers(model: nn.Module, select: Selector = "auto") -> Selection:
         frozen = sum(not parameter.requires_grad for parameter in named.values())
         raise ValueError(
             f"select={select!r} takes none of the model's {len(named)} parameters ({frozen} of "
-            f"them frozen); pass one of {', '.join(PRESETS)}, a regular expression or a callable, "
-            "or list the names of the layers to filter"
+            "them frozen); pass a regular expression or a callable that names the layers, "
+            f"a list of their names, or one of {', '.join(PRESETS)}"
         )
     return Selection(taken, reasons)
 

@@ -37,7 +37,7 @@ def test_a_plan_is_made(guess):
         (
             lambda m: FilterPlan.for_model(m, select="all_convs"),
             ValueError,
-            "takes none .* pass one of auto, paper_default, spatial_only, all_conv",
+            "takes none .* or one of auto, paper_default, spatial_only, all_conv",
         ),
         (
             lambda m: FilterPlan.for_model(m, select=["layer1"]),
