@@ -1,1 +1,1 @@
-"""What the op costs, against what people would write without it."""
+"""Cost of the op, against what people would write without it."""

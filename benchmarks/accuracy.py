@@ -1,4 +1,4 @@
-"""How far a result is from the float64 reference."""
+"""Distance of a result from the float64 reference."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Gpu:
 
 
 def driver_version() -> str:
-    """Of NVIDIA's driver, or of ROCm; ``unknown`` where no tool says."""
+    """Version of NVIDIA's driver or of ROCm; ``unknown`` where no tool says."""
     if torch.version.hip:
         return f"ROCm {torch.version.hip}"
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -117,7 +117,7 @@ def driver_version() -> str:
 
 
 def gpu_properties() -> dict[str, Any]:
-    """What the counted model knows a GPU by."""
+    """Name of a GPU in the counted model."""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     names = (
         "name",

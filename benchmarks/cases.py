@@ -157,7 +157,7 @@ def overhead_case(effort: Effort) -> list[Row]:
 
 
 def step_case(threads: int, seconds: float, fewest: int = 5) -> list[Row]:
-    """What the filter takes of a training step, for every method and for the torch.fft loop."""
+    """Filter's share of a training step, for every method and for the torch.fft loop."""
     names = [(method, OURS) for method in METHODS] + [("fft", LOOP)]
     with quiet_process(threads):
         steps = {f"{m} {c}": TrainingStep(m, c, RATIO) for m, c in names}

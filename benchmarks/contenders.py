@@ -1,4 +1,4 @@
-"""What is compared. Every contender filters the same gradients, in place.
+"""The contenders. Every contender filters the same gradients, in place.
 
 ``bind(grads, method, ratio)`` does what needs doing once and returns the call that is timed.
 Contenders that people would not write by the step (buffers, norms, groups) get that for free.

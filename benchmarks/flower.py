@@ -1,4 +1,4 @@
-"""What Flower costs over one process: ``python -m benchmarks.flower``, with `flwr[simulation]`.
+"""Cost of Flower over one process: ``python -m benchmarks.flower``, with `flwr[simulation]`.
 
 The same experiment in one process, as a Flower app in Flower's simulation (Ray), and on the
 SuperNodes that `train --engine flower` starts. The first round is left out: it builds models and

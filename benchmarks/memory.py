@@ -1,4 +1,4 @@
-"""What the filter holds in memory beside the gradients."""
+"""Memory of the filter beside the gradients."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def speed_up_figure(results: dict[str, Any]) -> Figure:
 
 
 def step_figure(results: dict[str, Any]) -> Figure:
-    """How much of a training step each filter takes."""
+    """Share of a training step that each filter takes."""
     rows = [row for row in results["rows"] if row["kind"] == "step"]
     if not rows:
         raise ValueError("the results hold no training steps; run the benchmark without --only")

@@ -32,7 +32,7 @@ class TrainingStep:
             self.filter = lambda: CONTENDERS[contender].bind(self.gradients(), method, ratio)()
 
     def gradients(self) -> list[Tensor]:
-        """Of the filtered layers."""
+        """Gradients of the filtered layers."""
         return [p.grad for p in self.plan.parameters if p.grad is not None]
 
     def run(self) -> tuple[float, float]:

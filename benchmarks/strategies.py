@@ -57,7 +57,7 @@ class Comparison:
         return min(self.times, key=lambda name: getattr(self.times[name], statistic))
 
     def loss(self, statistic: str) -> float:
-        """By which share of the best time the automatic choice is slower than it."""
+        """Relative loss of the automatic choice against the best time."""
         best = getattr(self.times[self.best(statistic)], statistic)
         return getattr(self.times[self.chosen], statistic) / best - 1
 
@@ -68,7 +68,7 @@ def _family(strategy: str) -> str:
 
 
 def _chosen(d: int, bins: int, dtype: torch.dtype, strategy: str) -> str | None:
-    """What a strategy becomes for a layer, ``None`` where it does not fit."""
+    """Design of a layer by a strategy, ``None`` where it does not fit."""
     spec = FilterSpec(ratio=Fraction(bins, d // 2 + 1), strategy=strategy)
     try:
         return _family(cpp.explain(spec, d, 0, dtype)[0].split()[0])

@@ -1,4 +1,4 @@
-"""What the op must reach, what it aims at, and how each line is read off the measured rows."""
+"""Targets and aims of the op, and how each is read off the measured rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def is_timed(self) -> bool:
-        """Whether minima would tell something else than medians."""
+        """Return True if minima would tell something else than medians."""
         return self.unit in ("x", "us", "%")
 
     def worst(self, values: Values) -> str:
@@ -91,7 +91,7 @@ def call_times(
 
 
 def speed_up(times: dict[str, float], rivals: Sequence[str]) -> float | None:
-    """How often ours runs in the time of the fastest of ``rivals``."""
+    """Speed-up over the fastest of ``rivals``."""
     measured = [times[rival] for rival in rivals if rival in times]
     return min(measured) / times[OURS] if measured and OURS in times else None
 

@@ -17,7 +17,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Effort:
-    """How much one comparison is measured: ``seconds`` a contender, within the counts given."""
+    """Effort of one comparison: ``seconds`` a contender, within the counts given."""
 
     seconds: float
     fewest: int = 3

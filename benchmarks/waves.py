@@ -1,4 +1,4 @@
-"""How many waves exceed the promised error: every frequency, every backend here, every dtype.
+"""Count of waves that exceed the promised error: every frequency, every backend here, every dtype.
 
 python -m benchmarks.waves                    # fft, the lengths of the table in docs/results
 python -m benchmarks.waves --lengths 432 --every 1 --kinds all
@@ -46,7 +46,7 @@ def gains(spec: FilterSpec, d: int) -> np.ndarray:
 
 
 def filtered(signals: torch.Tensor, spec: FilterSpec, backend: str) -> np.ndarray:
-    """What a backend makes of ``[count, d]`` signals, in float64."""
+    """Filter ``[count, d]`` signals by a backend, in float64."""
     stacked = signals.clone()
     names = ("method", "ratio", "gains", "seed", "group_dims")
     options = {name: getattr(spec, name) for name in names}
@@ -69,7 +69,7 @@ def waves(d: int, bins: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def lengths(value: np.ndarray) -> np.ndarray:
-    """Of the rows."""
+    """Norms of the rows."""
     return np.linalg.norm(value.astype(np.float64), axis=-1)
 
 

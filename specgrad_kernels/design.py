@@ -1,4 +1,4 @@
-"""How a low band is removed, and how far from exact: windows, gains, grids, error bounds.
+"""Design of low-band removal, with its error: windows, gains, grids, error bounds.
 
 The one design that every backend takes its numbers from, in float64. A signal of
 ``d = hop * cells`` samples is seen as ``cells``; a window of ``hop * width`` taps carries it to
@@ -41,7 +41,7 @@ LARGEST_HOP = 64
 _NARROWEST_FOR_DOUBLES = 12
 _SQUARINGS = 6
 _MOST_TAPS = 200
-"""Of windows that are searched for: beyond it the search takes longer than it saves."""
+"""Largest window that is searched for: beyond it the search takes longer than it saves."""
 
 # Pieces of the band for each lobe of a window, and terms of the Taylor series within a piece:
 # what the series leaves out is below 1e-17 of the window's sum.
@@ -100,7 +100,7 @@ def _largest_ratio(signal: Array, noise: Array) -> Array:
 
 @lru_cache(maxsize=256)
 def _least_aliasing_window(hop: int, width: int, twentieths: int) -> Array:
-    """Of all symmetric windows one whose images leak least into the band, relative to it.
+    """Symmetric window whose images leak least into the band, relative to it.
 
     Least squares over frequencies of the band, weighted anew where most leaks. A window only has
     to be quiet at the images of the band, not between them, which saves a cell or two of a
@@ -161,7 +161,7 @@ def _pieces(taps: Array, band_edge: float, pieces_a_lobe: int) -> tuple[Array, f
 
 
 def _series(taps: Array, reach: float, terms: int) -> Array:
-    """What each tap adds to the terms of the response's Taylor series, at the end of a piece."""
+    """Contribution of each tap to the response's Taylor series, at the end of a piece."""
     order = np.arange(terms)[:, None]
     factorials = np.cumprod(np.maximum(order, 1), axis=0, dtype=np.float64)
     series: Array = taps * (2 * np.pi * reach * _offsets(taps)) ** order / factorials
@@ -216,13 +216,13 @@ def alias_norm(
 
 
 def amplification(taps: Array, band_edge: float) -> float:
-    """By how much undoing the window at the band's edge enlarges what rounding left there."""
+    """Factor by which undoing the window at the band's edge enlarges rounding errors."""
     middle, edge = window_response(taps, np.array([0.0, band_edge]))
     return float(middle / edge) if edge > 0 else math.inf
 
 
 def window_gains(taps: Array, hop: int, d: int, removed: Array) -> Array:
-    """What bins ``0 .. cutoff - 1`` of the coarse grid are multiplied by, for spread, circulant
+    """Gains of bins ``0 .. cutoff - 1`` of the coarse grid, for spread, circulant
     and transposed spread to yield ``removed`` times the signal's own bins.
 
     removed: share of each bin that is taken out; ones for ``fft``. The factor ``1 / cells`` of
@@ -246,25 +246,25 @@ def rounding(double: bool, enlarged: float = 1.0) -> float:
 
 
 def transform_units(size: int) -> float:
-    """Of rounding, by the passes of a transform there and back; a large prime adds long sums."""
+    """Rounding error of the passes of a transform there and back; a large prime adds long sums."""
     largest = _large_prime(size)
     return 0.5 * math.log2(max(size, 2)) + (0.5 * math.sqrt(largest) if largest else 0)
 
 
 def average_rounding(double: bool, radius: int, box: bool) -> float:
-    """Of a sum of weighted neighbours, 0 .. ``radius`` samples away; moving averages are pairwise
-    sums."""
+    """Rounding error of a weighted sum of neighbours up to ``radius`` away; moving averages are
+    pairwise sums."""
     return rounding(double, 1 if box else 1 + 0.25 * math.sqrt(radius))
 
 
 def equation_rounding(double: bool, d: int, terms: int = 0) -> float:
-    """Of the reference equations in plain PyTorch: transforms of ``d`` samples, or sums of so many
+    """Rounding error of the equations in plain PyTorch: transforms of ``d`` samples, or sums of
     ``terms``, in the worst case one after the other."""
     return rounding(double, 4 + (terms / 2 if terms else math.log2(max(d, 2))))
 
 
 def stored_rounding(dtype: torch.dtype, norm: float = 1.0) -> float:
-    """Of a result stored in half the digits it was computed with, by a filter of norm ``norm``.
+    """Rounding error of a result stored in half precision, by a filter of norm ``norm``.
 
     It holds where results are normal numbers of the dtype: below them (6e-5 in float16) the
     digits end at a fixed place.
@@ -275,7 +275,7 @@ def stored_rounding(dtype: torch.dtype, norm: float = 1.0) -> float:
 # ---- Grids -----------------------------------------------------------------------------------
 
 LARGEST_PRIME = 1024
-"""Of a transform: a pass adds up as many numbers for each that it yields."""
+"""Largest radix of a transform: a pass adds up as many numbers for each that it yields."""
 LARGEST_PADDED = 1 << 26
 """Numbers of a grid that is padded to save time; its table takes eight times their memory."""
 _LONGEST_TRANSFORM = 4096
@@ -337,7 +337,7 @@ class Grid:
 
     @property
     def size(self) -> int:
-        """Of the circulant."""
+        """Length of the circulant."""
         return self.rows * self.columns
 
 
@@ -345,7 +345,7 @@ _cost = attrgetter("cost")
 
 
 def _crowding(elements: int) -> float:
-    """By how much passes over so many vectors take longer than within the first cache."""
+    """Slowdown of passes over so many vectors, against the first cache."""
     return 1.0 if elements <= 576 else 1.2 if elements <= 1152 else 2.0
 
 
@@ -382,7 +382,7 @@ LARGEST_DENSE_BASIS = 1 << 24
 
 @dataclass(frozen=True)
 class LowBand:
-    """How ``removed`` of the first bins of ``d`` samples is taken out; all others are kept.
+    """Design the removal of ``removed`` of the first bins of ``d`` samples; all others are kept.
 
     strategy: ``identity``; ``dense``, a basis of waves; ``band``, a window and a coarse grid;
         ``full``, the whole spectrum; ``padded``, the same on a longer grid.
@@ -406,7 +406,7 @@ class LowBand:
 
     @property
     def cells(self) -> int:
-        """Of the coarse signal."""
+        """Length of the coarse signal."""
         return self.d // self.hop
 
     @cached_property

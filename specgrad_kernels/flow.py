@@ -1,4 +1,4 @@
-"""How data flows through a traced model, and the role of each convolution."""
+"""Data flow through a traced model, and the role of each convolution."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Flow:
         return self.kind[node] in ("conv", "linear", "embedding", "opaque")
 
     def before(self, node: fx.Node) -> Iterator[fx.Node]:
-        """What the node reads, back through norms, activations and reshapes to its source."""
+        """Inputs of a node, back through norms, activations and reshapes to its source."""
         while len(self.inputs[node]) == 1:
             node = self.inputs[node][0]
             yield node
@@ -236,7 +236,7 @@ class Flow:
         return [node for node in self.nodes if self.kind[node] == kind]
 
     def attends(self) -> bool:
-        """Whether a product of activations is weighted by a softmax."""
+        """Return True if a product of activations is weighted by a softmax."""
         products = self.of_kind("product")
         reads = [read for product in products for read in self.inputs[product]]
         weights = [node for read in reads for node in (read, *self.before(read))]

@@ -170,7 +170,7 @@ def _refuse_second(plan: FilterPlan, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _inside_own_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether this is the step of a base class, called by the step of the optimizer's class.
+    """Return True if a base class's step is called by the step of the optimizer's class.
 
     Torch runs the hooks for both; the gradients are filtered before the outer one.
     """

@@ -156,7 +156,7 @@ def _decision(model: nn.Module, select: Selector) -> Callable[..., tuple[bool, s
 
 
 class _Structure:
-    """What every parameter of a model is for."""
+    """Role of every parameter of a model."""
 
     def __init__(self, model: nn.Module, preset: str) -> None:
         self.model = model
@@ -256,7 +256,7 @@ class _Structure:
         return set() if linear is None else {id(linear)}
 
     def decide(self, name: str, parameter: nn.Parameter) -> tuple[bool, str]:
-        """Whether the preset takes the parameter, and why."""
+        """Decide if the preset takes the parameter, with the reason."""
         take, reason = self._verdict(parameter)
         kernel = self.kernels.get(id(parameter))
         if kernel and self.preset == "all_conv" and not take:
@@ -266,7 +266,7 @@ class _Structure:
         return take, reason
 
     def _verdict(self, parameter: nn.Parameter) -> tuple[bool, str]:
-        """Whether the paper's rule takes the parameter, and why."""
+        """Decide if the paper's rule takes the parameter, with the reason."""
         key = id(parameter)
         if self.patches is not None and key in self.patches:
             return True, "patch embedding"

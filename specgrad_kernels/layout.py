@@ -1,4 +1,4 @@
-"""How a tensor becomes the signal that is filtered: flattening orders and stacks of clients."""
+"""From tensors to signals: flattening orders and stacks of clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def collapse(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], l
 
 
 def is_sample_order(order: str | Sequence[int] | None) -> bool:
-    """Whether the order moves single samples, so that no view can express it."""
+    """Return True if the order moves single samples, so that no view can express it."""
     return order is not None and (not isinstance(order, str) or order.startswith("random"))
 
 

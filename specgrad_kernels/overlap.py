@@ -1,4 +1,4 @@
-"""Whether strided tensors share memory, decided from sizes and strides alone.
+"""Memory shared by strided tensors, decided from sizes and strides alone.
 
 NumPy solves the equation between two sums of steps exactly, whatever the number of elements. It is
 given addresses and reads none of them, so they may be a GPU's.
@@ -39,7 +39,7 @@ def extent(grad: Tensor) -> tuple[int, int]:
 
 
 def shares_memory_with_itself(grad: Tensor) -> bool:
-    """Whether two elements of a tensor that is not empty are one place in memory.
+    """Return True if two elements of a tensor that is not empty are one place in memory.
 
     >>> import torch
     >>> shares_memory_with_itself(torch.zeros(1, 3).expand(2, 3))
@@ -79,7 +79,7 @@ def may_share_memory(first: tuple[int, int, int], second: tuple[int, int, int]) 
 
 
 def share_memory(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors, neither of them empty, have a byte in common.
+    """Return True if two tensors, neither of them empty, have a byte in common.
 
     >>> import torch
     >>> matrix = torch.zeros(5, 4)

@@ -26,7 +26,7 @@ _SMALL_SHARE = 0.001
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How one layer is filtered.
+    """Description of the filter of one layer.
 
     error_bound: largest error of any gradient, relative to that gradient's norm.
     """
@@ -206,7 +206,7 @@ class FilterPlan:
 
     @property
     def layers(self) -> list[LayerPlan]:
-        """How each layer is filtered, with error bound and workspace."""
+        """Describe the filter of each layer, with error bound and workspace."""
         backend = self._choose_backend()
         layers = []
         for index, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):

@@ -45,7 +45,7 @@ def num_bins(d: int) -> int:
 
 
 def cutoff(ratio: Ratio, d: int) -> int:
-    """How many of the ``d // 2 + 1`` rFFT bins a ratio suppresses.
+    """Number of the ``d // 2 + 1`` rFFT bins that a ratio suppresses.
 
     >>> cutoff(0.05, 36864), cutoff(0.29, 199)
     (921, 29)

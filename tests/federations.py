@@ -47,7 +47,7 @@ SMALL: dict[str, Any] = {
 
 
 def result_of(run: RunDirectory) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What a run ended with, to the bit: the same wherever its clients were.
+    """Final state of a run, to the bit: the same wherever its clients were.
 
     Left out are digests of files, which differ with the machine that holds a client's state and
     with the time that its records tell.

@@ -100,14 +100,14 @@ class Stock:
         return self.runs[out]
 
     def said(self, number: str) -> str:
-        """What the server of a run said, when it has ended."""
+        """Output of a run's server, when it has ended."""
         follow = ["flwr", "log", number, "specgrad", "--stream"]
         return subprocess.run(
             follow, env=self.env, timeout=PATIENCE, capture_output=True, text=True, check=False
         ).stdout
 
     def status(self, number: str) -> str:
-        """What Flower says of a run; asking costs a second of computing."""
+        """Flower's status of a run; asking costs a second of computing."""
         (found,) = flwr("list", "specgrad", "--run-id", number, env=self.env)["runs"]
         return found["status"]
 

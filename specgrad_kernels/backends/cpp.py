@@ -71,7 +71,7 @@ _any_requires_grad: Callable[..., bool] = getattr(
 
 
 def _surely_finite(grads: Sequence[Tensor]) -> bool:
-    """Whether their sums are, which is the quickest to ask; a sum can overflow by itself."""
+    """Return True if all sums are finite, the quickest test; a sum can overflow by itself."""
     return all(math.isfinite(grad.sum(dtype=checks.COMPUTED_IN.get(grad.dtype))) for grad in grads)
 
 
@@ -112,7 +112,7 @@ def _run_after_checks(grads: Sequence[Tensor], spec: FilterSpec) -> None:
 
 
 class _FilterDesign(NamedTuple):
-    """How one signal length is filtered; fields as in csrc/interface.h, lists as bytes."""
+    """Filter of one signal length; fields as in csrc/interface.h, lists as bytes."""
 
     strategy: str
     double_precision: bool
@@ -129,7 +129,7 @@ class _FilterDesign(NamedTuple):
 
 
 class _TensorLayout(NamedTuple):
-    """How one gradient lies in memory; fields as in csrc/interface.h, lists as bytes."""
+    """Memory layout of one gradient; fields as in csrc/interface.h, lists as bytes."""
 
     dtype: str
     shape: bytes

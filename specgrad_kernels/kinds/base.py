@@ -1,4 +1,4 @@
-"""What a filter kind is, and the numbers in which backends receive it.
+"""Base class of filter kinds, and the numbers that backends receive.
 
 A kind is a class with one instance in a file of this package. It checks its own fields of a
 ``FilterSpec``, has its equation in plain PyTorch, and, where backends can compute it, the numbers
@@ -35,11 +35,11 @@ class Bins:
 
     @property
     def norm(self) -> float:
-        """By how much a gradient can grow."""
+        """Largest factor by which a gradient can grow."""
         return max(1.0, float(np.max(np.abs(1 - self.removed), initial=0.0)))
 
     def equation(self, signals: Tensor) -> Tensor:
-        """What is left of ``[count, d]`` signals, in plain PyTorch."""
+        """Filter ``[count, d]`` signals in plain PyTorch."""
         return reference.scale_bins(signals, torch.from_numpy(1 - self.removed))
 
 
@@ -58,7 +58,7 @@ class LocalAverage:
 
     @property
     def norm(self) -> float:
-        """By how much a gradient can grow, from above."""
+        """Upper bound on the factor by which a gradient can grow."""
         if self.boundary == "circular" and self.radius <= 4096:
             one_side = np.fft.rfft(self.weights, n=32 * len(self.weights)).real
             kept = 1 - (2 * one_side - self.weights[0])
@@ -75,7 +75,7 @@ class LocalAverage:
         return 1 + math.sqrt(heaviest[self.boundary])
 
     def equation(self, signals: Tensor) -> Tensor:
-        """What is left of ``[count, d]`` signals, in plain PyTorch."""
+        """Filter ``[count, d]`` signals in plain PyTorch."""
         both_sides = np.concatenate([self.weights[:0:-1], self.weights])
         return signals - reference.smooth(signals, torch.from_numpy(both_sides), self.boundary)
 
@@ -127,7 +127,7 @@ class Kind:
         return spec.cutoff(d, index)
 
     def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> Hashable:
-        """What the equation needs to know of a signal of this shape, ``None`` for the identity."""
+        """Parameters of the equation for a signal of this shape, ``None`` for the identity."""
         raise NotImplementedError
 
     def reference(self, signals: Tensor, parameters: Any, spec: FilterSpec) -> Tensor:
@@ -138,7 +138,7 @@ class Kind:
         return numbers.equation(signals)
 
     def numbers(self, parameters: Any, d: int, spec: FilterSpec) -> Numbers | None:
-        """What backends compute with; ``None`` where only the equation exists."""
+        """Numbers that backends compute with; ``None`` where only the equation exists."""
         return None
 
 

@@ -39,7 +39,7 @@ def assert_same(run: RunDirectory, reference: RunDirectory) -> None:
 
 
 def finish(config: Config, path: Path, watch=silent) -> RunDirectory:
-    """What a user would do after a crash."""
+    """Continue as a user would after a crash."""
     run = RunDirectory(path)
     return training.resume(path, watch) if run.exists else training.train(config, path, watch)
 

@@ -76,7 +76,7 @@ def test_runs_are_private(tmp_path, small):
 
 
 def result(run: RunDirectory) -> list:
-    """What a run is for: weights, metrics without times, client states, the summary's numbers."""
+    """Results of a run: weights, metrics without times, client states, the summary's numbers."""
     files = [run.last_path, run.best_path, run.partition_path, *sorted(run.clients_path.glob("*"))]
     told = {k: v for k, v in run.summary().items() if "accuracy" in k or k == "best_round"}
     return [[p.name, p.read_bytes()] for p in files] + list(map(essence, run.records())) + [told]

@@ -40,7 +40,7 @@ def follow(title: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def changes(names: dict[str, Any]) -> list[Tensor]:
-    """How the weights of the two convolutions changed; wrappers keep their order and shapes."""
+    """Changes of the weights of the two convolutions; wrappers keep their order and shapes."""
     kernels = [p.detach() for p in names["model"].parameters() if p.dim() == 4]
     kernels = [k.full_tensor() if hasattr(k, "full_tensor") else k for k in kernels]
     return [
@@ -86,7 +86,7 @@ def follow_in_parallel(rank: int, title: str, folder: str) -> None:
 
 
 def train_alone() -> list[Tensor]:
-    """What two processes should give: one process with the mean of both losses."""
+    """Expected result of two processes: one process with the mean of both losses."""
     names = begin()
     model = names["model"]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

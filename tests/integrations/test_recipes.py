@@ -1,4 +1,4 @@
-"""What docs/integrations.md promises, with the real packages."""
+"""The recipes of docs/integrations.md with the real packages."""
 
 from __future__ import annotations
 

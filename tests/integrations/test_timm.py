@@ -22,7 +22,7 @@ def make(name: str, **options: object) -> nn.Module:
 
 
 def left_out(model: nn.Module) -> Counter[str]:
-    """How many convolutions are left out, by reason."""
+    """Number of convolutions left out, by reason."""
     selection = select_layers(model)
     every = select_layers(model, "all_conv").taken
     return Counter(selection.reasons[name] for name in every if name not in selection.taken)

@@ -349,7 +349,7 @@ def test_controls_run_on_the_reference_backend(method):
 @pytest.mark.slow
 @pytest.mark.parametrize("d", only([2**24], [2**24, 2**22 - 3]))
 def test_millions(native, d):
-    """Of two waves at the edge of the removed band, the lower goes and the higher stays."""
+    """At the edge of the removed band, the lower of two waves goes and the higher stays."""
     cutoff = int(0.05 * (d // 2 + 1))
     sample = torch.arange(d)
     lower, higher = (

@@ -1,4 +1,4 @@
-"""What the native backend says of itself, keeps in memory, and takes from the environment."""
+"""The native backend's report, memory and environment variables."""
 
 import os
 import subprocess
@@ -337,8 +337,8 @@ def test_the_band_of_numbers_below_the_smallest_normal_one(d):
 
 
 def test_what_layers_of_more_than_two_billion_samples_need(monkeypatch):
-    """Of one with prime factors below 1024 next to nothing; of a prime it is tables that may not
-    fit the memory, and nothing is written then."""
+    """Next to nothing with prime factors below 1024; a prime needs tables that may not fit the
+    memory, and nothing is written then."""
     spec = FilterSpec(ratio=1e-4)
     strategy, bound, workspace = cpp.explain(spec, 2**31 + 128, 0, torch.float32)
     assert strategy.startswith("band")

@@ -61,7 +61,7 @@ def strided(draw, storage):
 
 @st.composite
 def sliced(draw, storage):
-    """What slicing and transposing make of the storage seen as a matrix or a cube."""
+    """Slices and transposes of the storage seen as a matrix or a cube."""
     cube = storage.view(draw(st.sampled_from([(30, 40), (12, 10, 10), (1200,), (4, 300)])))
     parts = []
     for size in cube.shape:
@@ -102,7 +102,7 @@ def test_a_remembered_verdict_is_for_these_places_only(native):
 
 
 def calls_during(function):
-    """How many Python functions are called: a measure of work that no other process changes."""
+    """Number of Python functions called: a measure of work that no other process changes."""
     calls = 0
 
     def count(frame, event, argument):

@@ -195,7 +195,7 @@ def test_many_python_threads(threads):
 
 
 def runs_beside(call, tries):
-    """Whether another Python thread gets to run during some of these calls.
+    """Return True if another Python thread gets to run during some of these calls.
 
     Nothing but a call that gives the interpreter lock away lets it: the interpreter itself
     is told not to switch.

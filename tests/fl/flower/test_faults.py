@@ -1,4 +1,4 @@
-"""What a node may do wrong, and what the server makes of it."""
+"""Faults of nodes, and the server's response."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def stock(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_rounds(stock):
-    """What two rounds of three ended with; in the third, a node is killed.
+    """State after two rounds of three; in the third, a node is killed.
 
     Flower misses the node up to a minute later, and other tests use that time.
     """
@@ -101,7 +101,7 @@ def test_a_refused_setting_ends_the_run_in_a_sentence(stock, two_rounds):
 
 
 def has_networks_of_its_own() -> bool:
-    """Whether this machine lets a process have a network of its own."""
+    """Return True if this machine lets a process have a network of its own."""
     child = os.fork()
     if child == 0:
         try:
@@ -126,7 +126,7 @@ def inside(folder: Path) -> list[int]:
 
 
 def told_as_nobody(action: Callable[[], str]) -> str:
-    """What a function returns in a process of another user, where this one may be another.
+    """Result of a function in a process of another user, where this one may be another.
 
     Nothing is executed: the interpreter may lie where only its owner reaches it.
     """
