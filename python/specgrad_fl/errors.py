@@ -35,7 +35,7 @@ MOST_TEXT = 300
 
 
 def printable(text: object) -> str:
-    """Escape control characters and shorten a text that came from elsewhere.
+    r"""Escape control characters and shorten a text that came from elsewhere.
 
     >>> printable("no \x1b[31mroom")
     'no \\x1b[31mroom'
