@@ -6,7 +6,7 @@ itself is the configuration's: ``filter = "centralize"``, ``"fft"``, or another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -121,23 +121,34 @@ class Projection:
             )
         asked = filter_plan(model, Config(filter="centralize", filter_select=select))
         assert asked is not None
-        layers = [(each, model.get_parameter(each)) for each in asked.names]
-        self._plan = FilterPlan(layers, spec)
+        self.layers = {each: self.segments[each] for each in asked.names}
+        self.use([spec])
 
     @property
     def segments(self) -> dict[str, slice]:
-        """Places of the parameters in a flat vector."""
+        """Places of the parameters in a flat vector; :attr:`layers` has the filtered ones."""
         return self._flat.segments
+
+    def use(self, specs: Iterable[FilterSpec]) -> None:
+        """Filter all layers by one spec from now on, or each by its own."""
+        layers = [(each, self.model.get_parameter(each)) for each in self.layers]
+        match list(specs):
+            case [spec]:
+                self._plans = [FilterPlan(layers, spec)]
+            case each:
+                pairs = zip(layers, each, strict=True)
+                self._plans = [FilterPlan([layer], spec) for layer, spec in pairs]
 
     @torch.no_grad()
     def __call__(self, vector: Tensor) -> Tensor:
         """The vector, filtered."""
         self._flat.grads.copy_(vector)
-        self._plan.filter_grads_()
+        for plan in self._plans:
+            plan.filter_grads_()
         return self._flat.grads.clone()
 
 
-class _Projecting(Method):
+class Projecting(Method):
     """A method with a projection of its own."""
 
     @dataclass(frozen=True)
@@ -153,7 +164,7 @@ class _Projecting(Method):
         return FilterSpec("centralize")
 
 
-class ServerCentralize(_Projecting):
+class ServerCentralize(Projecting):
     """FedAvg whose server centralises the averaged update of some layers.
 
     With ``filter = "centralize"`` and the head as layers this is GC-Fed: the feature extractor is
@@ -167,7 +178,7 @@ class ServerCentralize(_Projecting):
         return super().server_step(round, round.start + update)
 
 
-class MeansBack(_Projecting):
+class MeansBack(Projecting):
     """FedAvg whose clients put the channel means of their weights back before they send them."""
 
     name = "specgrad_study.variants:MeansBack"
@@ -176,7 +187,7 @@ class MeansBack(_Projecting):
         local.w.copy_(local.start + self.project(local.w - local.start))
 
 
-class Laplacian(_Projecting):
+class Laplacian(Projecting):
     """FedAvg with Laplacian smoothing of the gradient of each layer (Osher et al., 2018).
 
     The gradient is divided by ``1 + 2 sigma (1 - cos(2 pi f))`` at ``f`` cycles per weight: the
@@ -186,7 +197,7 @@ class Laplacian(_Projecting):
     name = "specgrad_study.variants:Laplacian"
 
     @dataclass(frozen=True)
-    class Options(_Projecting.Options):
+    class Options(Projecting.Options):
         sigma: float = option(1.0, low=0)
 
     def spec(self) -> FilterSpec:

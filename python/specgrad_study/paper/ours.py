@@ -1,4 +1,4 @@
-"""Experiments of ours: tuned learning rates, why the means, and the nearest relatives.
+"""Experiments of ours: tuned learning rates, why the means, relatives, adaptive filters.
 
 What was expected before any run: docs/predictions.md.
 """
@@ -171,6 +171,21 @@ def _relatives(preset: Preset) -> list[Cell]:
     return grid(preset, {MAIN: {}}, rows)
 
 
+SHARPNESS, WIENER, FALLING = "damped by sharpness", "Wiener gains", "falling ratio"
+RULES = (FIRST, SHARPNESS, WIENER, FALLING)
+
+
+def _adaptive(preset: Preset) -> list[Cell]:
+    model = _model(preset)
+    own: Settings = {"filter": "none"}
+    rules = {
+        name: {**own, "method": f"specgrad_study.adaptive:{kind}", "options": {"model": model}}
+        for name, kind in ((SHARPNESS, "Sharpness"), (WIENER, "Wiener"), (FALLING, "Falling"))
+    }
+    rules[FALLING]["options"]["rounds"] = preset.base.rounds
+    return grid(preset, {MAIN: {}}, {**PLAIN, FIRST: _direction(model, "first"), **rules})
+
+
 def _model(preset: Preset) -> str:
     """The ResNet of a preset, whose variants are made."""
     return str(preset.backbones["ResNet-20"].get("model", preset.base.model))
@@ -242,5 +257,25 @@ RELATIVES = Experiment(
         "subtracted. Laplacian smoothing: sigma 1 along each flattened layer. FedMuon: orthogonal "
         "steps blended with the server's direction; clients begin with that direction as momentum, "
         "where the original averages their momenta. None of them is tuned."
+    ),
+)
+
+ADAPTIVE = Experiment(
+    name="adaptive",
+    title="Filters that adapt themselves",
+    reference="ours, after the paper's future work",
+    table=_adaptive,
+    claims=tuple(
+        Claim(f"{rule}: {text}", contrasts=(above(rule, other),), columns=(MAIN,))
+        for rule in RULES
+        for other, text in ((NONE, "improves FedAvg"), (FFT, "beats fft 0.05"))
+    ),
+    baseline=against(NONE),
+    ours=True,
+    note=(
+        "Mean input of the first batches: one direction for each layer, sent down once. Damped by "
+        "sharpness: channel means times min(1, 2 / (learning rate x curvature along them)), "
+        "measured by each client once a round. Wiener gains: ten for each layer, from the last "
+        "round's updates. Falling ratio: fft from 0.1 in a line to 0."
     ),
 )

@@ -166,7 +166,16 @@ def cpu() -> Preset:
         base=Config(**PROTOCOL, **small, rounds=40, eval_every=5, eval_tail=5),
         seeds=(0,),
         seeds_of=dict.fromkeys(
-            ("strategies", "mechanism", "spectral-bias", "cka", "tuned", "why", "relatives"),
+            (
+                "strategies",
+                "mechanism",
+                "spectral-bias",
+                "cka",
+                "tuned",
+                "why",
+                "relatives",
+                "adaptive",
+            ),
             (0, 1, 2),
         ),
         datasets={

@@ -31,6 +31,7 @@ _ALL = (
     ours.TUNED,
     ours.WHY,
     ours.RELATIVES,
+    ours.ADAPTIVE,
 )
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 
