@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -107,18 +106,17 @@ def apply(grads: Iterable[Tensor | None], spec: FilterSpec, backend: str = "auto
     """Filter in place by an existing spec."""
     listed = list(grads)
     present = [grad for grad in listed if grad is not None]
+    selected = spec
     if isinstance(spec.ratio, tuple):
         spec.check_count(len(listed))
-        spec = spec.select([index for index, grad in enumerate(listed) if grad is not None])
+        selected = spec.select([index for index, grad in enumerate(listed) if grad is not None])
     if not present:
         return
     if not isinstance(present[0], Tensor) or present[0].is_meta:
-        checks.check_grads(present, spec)
+        checks.check_grads(listed, spec)
     try:
-        dispatch.run(present, spec, backend)
-    except (TypeError, ValueError, FloatingPointError) as error:
-        if len(present) == len(listed):
-            raise
-        places = [index for index, grad in enumerate(listed) if grad is not None]
-        sentence = re.sub(r"grads\[(\d+)\]", lambda m: f"grads[{places[int(m[1])]}]", str(error))
-        raise type(error)(sentence) from None
+        dispatch.run(present, selected, backend)
+    except (TypeError, ValueError, FloatingPointError):
+        if len(present) < len(listed):
+            checks.check_all(listed, spec)  # by its index among those that are missing
+        raise
