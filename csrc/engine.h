@@ -168,6 +168,7 @@ class Program {
   static constexpr double kWorthAThread = 300000;
   static constexpr double kWorthTaking = 12000;
   static constexpr size_t kPlacesKept = 16;
+  static constexpr int64_t kSideBySide = 64;
 
   static Tensor tensor_of(const TensorLayout& layout) {
     const int64_t bytes = element_size(layout.dtype);
@@ -195,7 +196,9 @@ class Program {
     const Tensor& tensor = tensors_.back();
     const size_t index = tensors_.size() - 1;
     const int64_t signals = product(tensor.stack_sizes);
-    const int64_t together = std::max<int64_t>(1, static_cast<int64_t>(kWorthTaking / filter->cost));
+    int64_t together = std::max<int64_t>(1, static_cast<int64_t>(kWorthTaking / filter->cost));
+    // signals side by side in memory are filtered some cache lines at a time
+    if (filter->takes_runs) together = ceil_div(together, kSideBySide) * kSideBySide;
     for (int64_t first = 0; first < signals; first += together) {
       jobs_.push_back({filter, &tensor, index, first, std::min(together, signals - first)});
     }
@@ -262,13 +265,12 @@ class Program {
     const Filter& filter = *job.filter;
     void* shared = slot.shared.at_least(filter.memory.shared);
     void* scratch = slot.scratch.at_least(filter.memory.scratch);
-    const bool at_once = filter.takes_runs && job.tensor->stack_sizes.size() == 1;
-    for (int64_t i = 0; i < job.count; i += at_once ? job.count : 1) {
+    const int64_t inner = job.tensor->stack_sizes.back();
+    for (int64_t i = 0, count; i < job.count; i += count) {
       Signal signal = signal_of(job, job.first + i, data);
-      if (at_once) {
-        signal.count = job.count;
-        signal.step = job.tensor->stack_strides[0];
-      }
+      count = filter.takes_runs ? std::min(job.count - i, inner - (job.first + i) % inner) : 1;
+      signal.count = count;
+      signal.step = job.tensor->stack_strides.back();
       for (const Phase& phase : filter.phases) {
         phase.run({0, phase.tasks, signal, shared, scratch});
       }

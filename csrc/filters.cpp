@@ -24,6 +24,7 @@ class Builder {
       add_phase(1, 1, [](const Piece& piece) { kernels<T>().subtract_large_mean(piece.signal); });
     }
     switch (design_.strategy) {
+      case Strategy::mean: add_mean(); break;
       case Strategy::dense: add_dense(); break;
       case Strategy::band: add_band(); break;
       case Strategy::full: add_full(direct); break;
@@ -143,6 +144,14 @@ class Builder {
     });
   }
 
+  void add_mean() {
+    const MeanPlan plan{design_.row_columns, design_.row_inner};
+    filter_.takes_runs = true;
+    add_phase(1, 1, [plan](const Piece& piece) {
+      kernels<T>().subtract_means(plan, piece.signal, piece.scratch);
+    });
+  }
+
   void add_dense() {
     const DensePlan<T>& plan = keep(make_dense<T>(design_));
     filter_.takes_runs = filter_.phases.empty();
@@ -185,6 +194,10 @@ Memory memory_of(const FilterDesign& design, bool direct) {
   const int64_t tile = std::max(2 * design.rows() * lanes, (4 * lanes + 1) * pitch);
   const auto numbers = [&]() -> Memory {
     switch (design.strategy) {
+      case Strategy::mean: {
+        const int64_t row = design.row_columns * design.row_inner;
+        return {0, row + design.d / row};
+      }
       case Strategy::dense: return {0, design.d + design.waves()};
       case Strategy::band: {
         const int64_t cells = kSpreadCells + cell_block(lanes) + design.width;

@@ -22,8 +22,8 @@ int64_t product(const std::vector<Number>& factors) {
 }
 
 // Each enumeration is followed by the names of its values, in their order.
-enum class Strategy { dense, band, full, box, weights };
-constexpr const char* kStrategies[] = {"dense", "band", "full", "box", "weights"};
+enum class Strategy { mean, dense, band, full, box, weights };
+constexpr const char* kStrategies[] = {"mean", "dense", "band", "full", "box", "weights"};
 
 enum class Boundary { count, circular, reflect, replicate };
 constexpr const char* kBoundaries[] = {"count", "circular", "reflect", "replicate"};
@@ -53,6 +53,8 @@ struct FilterDesign {
   Boundary boundary = Boundary::count;   // of a local average
   bool removes_mean = false;             // completely, and other bins besides
   double cost = 0;                       // in the units of the cost model
+  int64_t row_columns = 0;               // of a mean: a row is so many columns
+  int row_inner = 1;                     // of so many samples
   std::vector<double> taps;              // [hop * width]
   std::vector<int64_t> column_radices;   // passes of the circulant's column transforms
   std::vector<int64_t> row_radices;      // and of its row transforms
@@ -71,6 +73,8 @@ struct FilterDesign {
         boundary(named<Boundary>(kBoundaries, from.text("boundary"))),
         removes_mean(from.number("removes_mean") != 0),
         cost(from.number("cost")),
+        row_columns(static_cast<int64_t>(from.number("row_columns"))),
+        row_inner(static_cast<int>(from.number("row_inner"))),
         taps(from.template list<double>("taps")),
         column_radices(from.template list<int64_t>("column_radices")),
         row_radices(from.template list<int64_t>("row_radices")),

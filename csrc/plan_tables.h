@@ -152,8 +152,7 @@ BandPlan<T> make_band(const FilterDesign& design, int lanes) {
 template <class T>
 DensePlan<T> make_dense(const FilterDesign& design) {
   DensePlan<T> plan;
-  plan.mean = design.waves() == 1 && design.gains[0] == 1;
-  plan.count = plan.mean ? 0 : design.waves();
+  plan.count = design.waves();
   plan.basis.resize(plan.count * design.d);
   for (int64_t b = 0; b < plan.count; ++b) {
     const int64_t k = (b + 1) / 2;

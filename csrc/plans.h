@@ -78,9 +78,16 @@ struct BandPlan {
   int64_t bytes() const { return bytes_in(taps, spline) + circulant.bytes(); }
 };
 
+// Rows of a signal, in whose order its mean is summed.
+struct MeanPlan {
+  int64_t columns = 0;
+  int inner = 1;
+
+  int64_t bytes() const { return 0; }
+};
+
 template <class T>
 struct DensePlan {
-  bool mean = false;     // the constant wave alone, which needs no basis
   int64_t count = 0;     // orthonormal basis vectors
   std::vector<T> basis;  // [count][d]
 

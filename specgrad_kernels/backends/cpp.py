@@ -123,6 +123,8 @@ class _FilterDesign(NamedTuple):
     hop: int = 0
     width: int = 0
     removes_mean: bool = False
+    row_columns: int = 0
+    row_inner: int = 1
     taps: bytes = b""
     column_radices: bytes = b""
     row_radices: bytes = b""
@@ -174,8 +176,10 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explain
             f"the tables for a layer of {d} samples do not fit the memory, since its "
             "length has a large prime factor; leave the layer out, or filter it in pieces"
         ) from None
+    is_mean = chosen.strategy == "dense" and chosen.cutoff == 1 and chosen.removed[0] == 1
+    columns, inner = numbers.row or (d, 1)
     made = _FilterDesign(
-        chosen.strategy.replace("padded", "full"),
+        "mean" if is_mean else chosen.strategy.replace("padded", "full"),
         double,
         d,
         chosen.cost,
@@ -183,6 +187,8 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explain
         hop=chosen.hop,
         width=chosen.width,
         removes_mean=chosen.cutoff > 1 and bool(chosen.removed[0] == 1),
+        row_columns=columns,
+        row_inner=inner,
         taps=chosen.taps.tobytes(),
         column_radices=_integers(design.transform_passes(chosen.grid.rows)),
         row_radices=_integers(design.transform_passes(chosen.grid.columns)),
