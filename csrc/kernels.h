@@ -24,6 +24,8 @@ struct Kernels {
   void (*read_extended)(const Signal&, Boundary, int64_t begin, int64_t end, T* out);
   void (*detrend)(const DetrendPlan<T>&, const Signal&, int64_t begin, int64_t end, const T* left,
                   const T* right, T* scratch);
+  void (*subtract_averages)(const WidePlan<T>&, const Signal&, int64_t begin, int64_t end,
+                            const T* averages, const T* ends);
   void (*read)(const Signal&, int64_t begin, int64_t end, T* out);
   void (*write)(const Signal&, int64_t begin, int64_t end, const T* values);
 };

@@ -43,7 +43,7 @@ const Kernels<T>& table() {
       subtract_large_mean<T>,      spread<T>,       wrap_margins<T>,  interpolate<T>,
       columns_transform<false, T>, rows_filter<T>,  columns_transform<true, T>,
       dense_filter<T>,             subtract_means<T>, read_extended<T>, detrend<T>,
-      read_samples<T>,             write_samples<T>,
+      subtract_averages<T>,        read_samples<T>,   write_samples<T>,
   };
   return kernels;
 }

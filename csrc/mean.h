@@ -54,12 +54,16 @@ static T finish_sum(Vec<T> sums, const T* rest, int64_t count) {
   return total;
 }
 
-// Prefetches half as much from `next`.
+// Signals up to this length prefetch the one behind them.
+constexpr int64_t kPrefetchedSamples = 1 << 15;
+
+// Prefetches its own samples, or of a short row half as much from `next`.
 template <class T>
 static T sum_row(const T* x, int64_t columns, int inner, const T* next) {
   constexpr int lanes = kLanes<T>;
   const int slots = inner == 1 ? 4 : inner;
   const int64_t d = columns * inner, blocks = d / (slots * lanes);
+  const bool is_long = d > kPrefetchedSamples;
   T total = 0;
   if (d < 2 * lanes) {
     for (int64_t i = 0; i < d; ++i) total += x[i];
@@ -68,7 +72,8 @@ static T sum_row(const T* x, int64_t columns, int inner, const T* next) {
   Vec<T> sums[kMostSlots];
   sum_any_slots<T>(blocks, slots, sums, [=](int64_t b, int s) __attribute__((always_inline)) {
     const int64_t at = (b * slots + s) * lanes;
-    if (s % 4 == 0) prefetch(next + at / 2);
+    if (s % kVectorsALine == 0 && is_long) prefetch(x + at + kAhead<T>);
+    if (s % 4 == 0 && !is_long) prefetch(next + at / 2);
     return load(x + at);
   });
   const int64_t done = blocks * slots * lanes;
@@ -139,9 +144,6 @@ static int64_t sum_all_beside(const T* x, int64_t rows, int64_t columns, int64_t
   return row;
 }
 
-// Signals up to this length prefetch the one behind them.
-constexpr int64_t kPrefetchedSamples = 1 << 15;
-
 // From the last sample to the first of a long signal, whose end is still in the caches. While a
 // short one is written, the other half of the one behind it is prefetched: else the memory would
 // idle as long as the caches are worked on.
@@ -157,7 +159,12 @@ static void subtract(T* x, int64_t d, T mean) {
   };
   for (int64_t i = whole; i < d; ++i) x[i] -= mean;
   if (d > kPrefetchedSamples) {
-    for (int64_t i = whole; (i -= wide) >= 0;) subtract_block(x + i);
+    for (int64_t i = whole; (i -= wide) >= 0;) {
+      repeat<4 / kVectorsALine>(SPECGRAD_EACH {
+        prefetch(x + i - kAhead<T> + index * kVectorsALine * lanes);
+      });
+      subtract_block(x + i);
+    }
     return;
   }
   for (int64_t i = 0; i < whole; i += wide) {
@@ -214,6 +221,7 @@ static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch
       totals[r] = sum_columns<T>(start(r), columns, inner, offsets);
     }
     const T found = mean();
+    if (offset_of(layout, d - 1) == d - 1) return subtract(x, d, found);  // no gaps
     for (int64_t r = 0; r < rows; ++r) {
       T* const first = start(r);
       for (int k = 0; k < inner; ++k) subtract(first + offsets[k], columns, found);
@@ -239,6 +247,19 @@ static void subtract_means(const MeanPlan& plan, const Signal& run, T* scratch) 
   T* const x = static_cast<T*>(run.data);
   int64_t done = 0;
   const bool own = element_size(layout.dtype) == sizeof(T);
+  if (own && layout.contiguous() && layout.d < 2 * kLanes<T>) {
+    const auto each = [&](int64_t d) __attribute__((always_inline)) {
+      for (; done < run.count; ++done) {
+        T* const p = reinterpret_cast<T*>(reinterpret_cast<char*>(x) + done * run.step);
+        T total = 0;
+        for (int64_t i = 0; i < d; ++i) total += p[i];
+        const T mean = total / static_cast<T>(d);
+        for (int64_t i = 0; i < d; ++i) p[i] -= mean;
+      }
+    };
+    if (!with_constant<9>(layout.d, SPECGRAD_EACH { each(index); })) each(layout.d);
+    return;
+  }
   if (own && run.count > 1 && run.step == sizeof(T) && layout.dims == 1 && plan.inner == 1 &&
       plan.columns == layout.d) {
     constexpr int most = 64;

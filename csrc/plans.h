@@ -104,4 +104,16 @@ struct DetrendPlan {
   int64_t bytes() const { return bytes_in(weights, one_sided); }
 };
 
+// Weights that reach so far that their spectrum is cheaper.
+template <class T>
+struct WidePlan {
+  Boundary boundary = Boundary::count;
+  int64_t radius = 0;
+  double centre = 0;
+  std::vector<double> one_sided;  // as of a DetrendPlan
+  CirculantPlan<T> circulant;
+
+  int64_t bytes() const { return bytes_in(one_sided) + circulant.bytes(); }
+};
+
 }  // namespace specgrad

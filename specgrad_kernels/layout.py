@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -61,12 +62,17 @@ def permuted_shape(shape: Sequence[int], spec: FilterSpec) -> tuple[int, ...]:
     return tuple(view.shape)
 
 
+@lru_cache(maxsize=4)
+def _explicit_order(spec: FilterSpec) -> Tensor:
+    return torch.tensor(spec.order)
+
+
 def sample_order(d: int, spec: FilterSpec) -> Tensor:
     """The permutation of ``d`` samples that a ``random:SEED`` or explicit order stands for."""
     if isinstance(spec.order, str):
         seed = int(spec.order.partition(":")[2] or 0)
         return torch.randperm(d, generator=reference.generator_of(seed, d))
-    permutation = torch.tensor(spec.order)
+    permutation = _explicit_order(spec)
     if len(permutation) != d:
         raise ValueError(f"order permutes {len(permutation)} samples; a gradient has {d}")
     return permutation

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specgrad_kernels import checks, dispatch
-from specgrad_kernels.spec import FilterSpec, Ratio, as_tuples, cached_spec
+from specgrad_kernels.spec import FilterSpec, Ratio, as_order, as_tuples, cached_spec
 
 _PLAIN = FilterSpec()
 
@@ -92,8 +92,7 @@ def filter_grads_(
     if isinstance(grads, Tensor):
         raise TypeError("grads must be a list of tensors; got a single tensor, pass [grad]")
     ratio, gains = as_tuples(ratio), as_tuples(gains)
-    if order is not None and not isinstance(order, str):
-        order = tuple(order.tolist() if hasattr(order, "tolist") else [int(i) for i in order])
+    order = as_order(order)
     fields: tuple = (method, ratio, window, sigma, boundary, order, batch_dims, nonfinite)
     fields += (strategy, seed, group_dims, gains)
     if torch.compiler.is_compiling():

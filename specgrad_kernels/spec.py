@@ -218,6 +218,19 @@ def is_sample_order(order: str | Sequence[int] | None) -> bool:
     return order is not None and (not isinstance(order, str) or order.startswith("random"))
 
 
+@lru_cache(maxsize=8)
+def _integers(raw: bytes) -> tuple[int, ...]:
+    return tuple(np.frombuffer(raw, np.int64).tolist())
+
+
+def as_order(order: Any) -> Any:
+    """Return an order that can be a key; of equal tensors and arrays the same object."""
+    if order is None or isinstance(order, (str, tuple)):
+        return order
+    numbers = np.asarray(order)
+    return _integers(numbers.astype(np.int64).tobytes())
+
+
 def as_tuples(value: Any) -> Any:
     """Return lists and arrays, and those in them, as tuples, which can be keys."""
     listed = isinstance(value, (list, tuple, range, np.ndarray))

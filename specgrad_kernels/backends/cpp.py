@@ -157,6 +157,13 @@ def _integers(numbers: Sequence[int]) -> bytes:
     return np.array(numbers, np.int64).tobytes()
 
 
+def _passes(grid: design.Grid) -> dict[str, Any]:
+    return {
+        "column_radices": _integers(design.transform_passes(grid.rows)),
+        "row_radices": _integers(design.transform_passes(grid.columns)),
+    }
+
+
 def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explained:
     numbers = spec.kind.numbers(parameters, d, spec)
     assert numbers is not None
@@ -167,6 +174,16 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explain
         bound = numbers.norm * design.average_rounding(double, numbers.radius, numbers.box)
         weights = numbers.weights.tobytes()
         made = _FilterDesign(strategy, double, d, cost, weights, numbers.boundary)
+        grid = design.wide_grid(d, numbers.radius, lanes)
+        if not numbers.box and grid.cost < cost:
+            bound = numbers.norm * design.rounding(double, design.transform_units(grid.size))
+            made = made._replace(
+                strategy="wide",
+                cost=grid.cost,
+                gains=design.wide_gains(numbers.weights, grid.size).tobytes(),
+                taps=weights,
+                **_passes(grid),
+            )
         return _Explained(made, spec.method, bound, numbers.norm)
     try:
         chosen = design.remove_low_band(d, numbers.removed, double, lanes, spec.strategy)
@@ -190,8 +207,7 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explain
         row_columns=columns,
         row_inner=inner,
         taps=chosen.taps.tobytes(),
-        column_radices=_integers(design.transform_passes(chosen.grid.rows)),
-        row_radices=_integers(design.transform_passes(chosen.grid.columns)),
+        **_passes(chosen.grid),
     )
     is_band = chosen.strategy == "band"
     name = f"band /{chosen.hop}, window {chosen.width}" if is_band else chosen.strategy
