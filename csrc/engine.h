@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -114,9 +115,10 @@ class Program {
 
   // Memory of its tables and lists.
   int64_t bytes() const {
-    int64_t total = bytes_in(jobs_, tensors_);
-    for (const auto& [key, filter] : filters_) total += filter.table_bytes;
-    return total;
+    Spans all = spans_of(jobs_, tensors_);
+    for (const auto& [key, filter] : filters_) all = all + filter.spans;
+    return std::accumulate(all.begin(), all.end(), int64_t{0},
+                           [](int64_t total, const Span& span) { return total + span.bytes; });
   }
 
   // Filters the tensors at workspace.data. Those that lie within each other's extents are
@@ -130,6 +132,7 @@ class Program {
     while (slots > 1 && large < jobs_.size() && is_large(jobs_[large], slots)) {
       run_spread_out(jobs_[large++], data, slots, run_slots, workspace);
     }
+    prefetch_tables();
     std::atomic<size_t> next{large};
     const auto take_jobs = [&](int slot) {
       for (size_t batch = next++; batch + 1 < batches_.size(); batch = next++) {
@@ -168,7 +171,7 @@ class Program {
   static constexpr double kWorthAThread = 300000;
   static constexpr double kWorthTaking = 12000;
   static constexpr size_t kPlacesKept = 16;
-  static constexpr int64_t kSideBySide = 64;
+  static constexpr int64_t kSideBySide = 256;
 
   static Tensor tensor_of(const TensorLayout& layout) {
     const int64_t bytes = element_size(layout.dtype);
@@ -178,6 +181,20 @@ class Program {
     for (int64_t stride : layout.stack_strides) tensor.stack_strides.push_back(stride * bytes);
     tensor.signal = Layout(layout.dtype, layout.signal_sizes, layout.signal_strides);
     return tensor;
+  }
+
+  // After other work the tables are in no cache, and kernels would wait for them line by line.
+  // Those of large layers are too many, and are read as slowly as the layer itself.
+  void prefetch_tables() const {
+    constexpr int64_t most = 1 << 16;
+    for (const auto& [key, filter] : filters_) {
+      for (const Span& span : filter.spans) {
+        const char* const bytes = static_cast<const char*>(span.first);
+        for (int64_t i = 0; span.bytes <= most && i < span.bytes; i += 64) {
+          __builtin_prefetch(bytes + i);
+        }
+      }
+    }
   }
 
   const Filter* filter_for(const FilterDesign& design, const TensorLayout& tensor,

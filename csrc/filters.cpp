@@ -41,7 +41,7 @@ class Builder {
   template <class Plan>
   const Plan& keep(Plan plan) {
     const auto kept = std::make_shared<const Plan>(std::move(plan));
-    filter_.table_bytes = kept->bytes();
+    filter_.spans = kept->tables();
     filter_.tables = kept;
     return *kept;
   }

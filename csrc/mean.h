@@ -111,7 +111,7 @@ static void sum_beside(const T* x, int64_t columns, int64_t stride, T* totals) {
   };
   const int64_t whole = columns / width, vectors = columns % width / lanes;
   const int rest = static_cast<int>(columns % lanes);
-  Vec<T> sums[width * Vectors] = {};
+  Vec<T> sums[width * Vectors];  // set where there are whole blocks
   if (whole) sum_slots<width * Vectors, T>(0, whole, 0, sums, at);
   for (int v = 0; v < Vectors; ++v) {
     Vec<T> total = {};
@@ -159,12 +159,7 @@ static void subtract(T* x, int64_t d, T mean) {
   };
   for (int64_t i = whole; i < d; ++i) x[i] -= mean;
   if (d > kPrefetchedSamples) {
-    for (int64_t i = whole; (i -= wide) >= 0;) {
-      repeat<4 / kVectorsALine>(SPECGRAD_EACH {
-        prefetch(x + i - kAhead<T> + index * kVectorsALine * lanes);
-      });
-      subtract_block(x + i);
-    }
+    for (int64_t i = whole; (i -= wide) >= 0;) subtract_block(x + i);
     return;
   }
   for (int64_t i = 0; i < whole; i += wide) {
@@ -262,13 +257,21 @@ static void subtract_means(const MeanPlan& plan, const Signal& run, T* scratch) 
   }
   if (own && run.count > 1 && run.step == sizeof(T) && layout.dims == 1 && plan.inner == 1 &&
       plan.columns == layout.d) {
-    constexpr int most = 64;
+    constexpr int most = 256;
     alignas(64) T means[most];
     const int64_t stride = layout.strides[0];
     for (int64_t n = most; n == most; done += n) {
-      n = sum_all_beside(x + done, std::min<int64_t>(most, run.count - done), layout.d, stride,
-                         means);
-      for (int64_t i = 0; i < n; ++i) means[i] /= static_cast<T>(layout.d);
+      n = std::min<int64_t>(most, run.count - done);
+      if (layout.d < 2 * kLanes<T>) {
+        std::fill_n(means, n, T(0));
+        for (int64_t c = 0; c < layout.d; ++c) {
+          for (int64_t i = 0; i < n; ++i) means[i] += x[done + c * stride + i];
+        }
+      } else {
+        n = sum_all_beside(x + done, n, layout.d, stride, means);
+      }
+      const T length = static_cast<T>(layout.d);
+      for (int64_t i = 0; i < n; ++i) means[i] /= length;
       for (int64_t c = 0; c < layout.d; ++c) {
         T* const p = x + done + c * stride;
         for (int64_t i = 0; i < n; ++i) p[i] -= means[i];
