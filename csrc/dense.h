@@ -1,56 +1,6 @@
 // Very short layers: the projector as an explicit orthonormal basis. Included inside the
 // namespace of an instruction set.
 
-// Lane sums of `blocks` times four vectors, halved like those of dot_vectors. Prefetches half as much
-// from `next`.
-template <class T>
-static Vec<T> sum_blocks(const T* x, const T* next, int64_t blocks) {
-  constexpr int wide = 4 * kLanes<T>;
-  if (blocks > 16) {
-    const int64_t half = blocks / 2;
-    return sum_blocks(x, next, half) +
-           sum_blocks(x + half * wide, next + half * wide / 2, blocks - half);
-  }
-  Vec<T> sums[4] = {};
-  for (int64_t i = 0; i < blocks; ++i, x += wide, next += wide / 2) {
-    prefetch(next);
-    repeat<4>(SPECGRAD_EACH { sums[index] += load(x + index * kLanes<T>); });
-  }
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-template <class T>
-static T mean_of(const T* x, const T* next, int64_t d) {
-  constexpr int lanes = kLanes<T>, wide = 4 * lanes;
-  Vec<T> sums = sum_blocks<T>(x, next, d / wide);
-  int64_t end = d / wide * wide;
-  for (; end + lanes <= d; end += lanes) sums += load(x + end);
-  T total = sum_lanes<T>(sums);
-  for (; end < d; ++end) total += x[end];
-  return total / static_cast<T>(d);
-}
-
-// Signals up to this length prefetch the one behind them.
-constexpr int64_t kPrefetchedSamples = 1 << 15;
-
-// While a short signal is summed and while it is written, half of the one behind it is prefetched:
-// else the memory would idle as long as the caches are worked on.
-template <class T>
-static void subtract_mean(T* x, int64_t d) {
-  constexpr int lanes = kLanes<T>, wide = 4 * lanes;
-  const int64_t whole = d / wide * wide;
-  const T* next = d <= kPrefetchedSamples ? x + d : x;
-  const T mean = mean_of(x, next, d);
-  for (int64_t i = 0; i < whole; i += wide) {
-    prefetch(next + (whole + i) / 2);
-    repeat<4>(SPECGRAD_EACH {
-      T* p = x + i + index * lanes;
-      store(p, load(p) - mean);
-    });
-  }
-  for (int64_t i = whole; i < d; ++i) x[i] -= mean;
-}
-
 // A mean that outweighs the rest leaves before the filter that would remove it, and rounds nothing
 // there. Eight samples say whether there is one. Halves, which could not hold what is left of it,
 // are filtered as they are.
@@ -77,7 +27,8 @@ static void subtract_large_mean(const Signal& signal) {
   };
   double mean = 0;
   for_each_piece([&](int64_t, int64_t count, const T* x) {
-    mean += static_cast<double>(mean_of(x, x + count, count)) * (static_cast<double>(count) / d);
+    const T part = sum_row<T>(x, count, 1, x + count) / static_cast<T>(count);
+    mean += static_cast<double>(part) * (static_cast<double>(count) / d);
   });
   if (!std::isfinite(mean)) return;
   const T rounded = static_cast<T>(mean);
@@ -97,7 +48,6 @@ static void dense_filter(const DensePlan<T>& plan, const Signal& run, T* scratch
     const Signal signal = {run.layout, static_cast<char*>(run.data) + number * run.step};
     T* x = direct ? static_cast<T*>(signal.data) : scratch;
     if (!direct) read_samples(signal, 0, d, x);
-    if (plan.mean) subtract_mean(x, d);
     for (int64_t b = 0; b < plan.count; ++b) coefficients[b] = dot(plan.basis.data() + b * d, x, d);
     for (int64_t b = 0; b < plan.count; ++b) {
       const T* basis = plan.basis.data() + b * d;

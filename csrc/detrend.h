@@ -197,3 +197,35 @@ static void detrend(const DetrendPlan<T>& plan, const Signal& signal, int64_t be
     std::copy(extended + count, extended + count + 2 * radius, extended);
   }
 }
+
+// Subtracts `averages` of samples [begin, end), in which samples beyond the ends of the signal are
+// zeros: `count` divides by the weights inside, `replicate` adds those that the first and the last
+// sample, `ends`, stand for.
+template <class T>
+static void subtract_averages(const WidePlan<T>& plan, const Signal& signal, int64_t begin,
+                              int64_t end, const T* averages, const T* ends) {
+  const int64_t d = signal.layout->d, radius = plan.radius, piece = 1024;
+  const bool counts = plan.boundary == Boundary::count;
+  const bool meets_ends = counts || plan.boundary == Boundary::replicate;
+  const double side = plan.one_sided.back();
+  const auto near_end = [&](int64_t i, T average) {
+    const double before = plan.one_sided[std::min(radius, i)];
+    const double after = plan.one_sided[std::min(radius, d - 1 - i)];
+    const double sum = counts ? average / (plan.centre + before + after)
+                              : average + ends[0] * (side - before) + ends[1] * (side - after);
+    return static_cast<T>(sum);
+  };
+  T* const direct = is_direct<T>(signal) ? static_cast<T*>(signal.data) : nullptr;
+  alignas(64) T copy[piece];
+  for (int64_t a = begin; a < end; a += piece, averages += piece) {
+    const int64_t count = std::min(piece, end - a);
+    T* const x = direct ? direct + a : copy;
+    if (!direct) read_samples(signal, a, a + count, copy);
+    if (meets_ends && (a < radius || a + count > d - radius)) {
+      for (int64_t i = 0; i < count; ++i) x[i] -= near_end(a + i, averages[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) x[i] -= averages[i];
+    }
+    if (!direct) write_samples(signal, a, a + count, copy);
+  }
+}

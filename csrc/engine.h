@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -114,9 +115,10 @@ class Program {
 
   // Memory of its tables and lists.
   int64_t bytes() const {
-    int64_t total = bytes_in(jobs_, tensors_);
-    for (const auto& [key, filter] : filters_) total += filter.table_bytes;
-    return total;
+    Spans all = spans_of(jobs_, tensors_);
+    for (const auto& [key, filter] : filters_) all = all + filter.spans;
+    return std::accumulate(all.begin(), all.end(), int64_t{0},
+                           [](int64_t total, const Span& span) { return total + span.bytes; });
   }
 
   // Filters the tensors at workspace.data. Those that lie within each other's extents are
@@ -130,6 +132,7 @@ class Program {
     while (slots > 1 && large < jobs_.size() && is_large(jobs_[large], slots)) {
       run_spread_out(jobs_[large++], data, slots, run_slots, workspace);
     }
+    prefetch_tables();
     std::atomic<size_t> next{large};
     const auto take_jobs = [&](int slot) {
       for (size_t batch = next++; batch + 1 < batches_.size(); batch = next++) {
@@ -168,6 +171,7 @@ class Program {
   static constexpr double kWorthAThread = 300000;
   static constexpr double kWorthTaking = 12000;
   static constexpr size_t kPlacesKept = 16;
+  static constexpr int64_t kSideBySide = 256;
 
   static Tensor tensor_of(const TensorLayout& layout) {
     const int64_t bytes = element_size(layout.dtype);
@@ -177,6 +181,20 @@ class Program {
     for (int64_t stride : layout.stack_strides) tensor.stack_strides.push_back(stride * bytes);
     tensor.signal = Layout(layout.dtype, layout.signal_sizes, layout.signal_strides);
     return tensor;
+  }
+
+  // After other work the tables are in no cache, and kernels would wait for them line by line.
+  // Those of large layers are too many, and are read as slowly as the layer itself.
+  void prefetch_tables() const {
+    constexpr int64_t most = 1 << 16;
+    for (const auto& [key, filter] : filters_) {
+      for (const Span& span : filter.spans) {
+        const char* const bytes = static_cast<const char*>(span.first);
+        for (int64_t i = 0; span.bytes <= most && i < span.bytes; i += 64) {
+          __builtin_prefetch(bytes + i);
+        }
+      }
+    }
   }
 
   const Filter* filter_for(const FilterDesign& design, const TensorLayout& tensor,
@@ -195,7 +213,9 @@ class Program {
     const Tensor& tensor = tensors_.back();
     const size_t index = tensors_.size() - 1;
     const int64_t signals = product(tensor.stack_sizes);
-    const int64_t together = std::max<int64_t>(1, static_cast<int64_t>(kWorthTaking / filter->cost));
+    int64_t together = std::max<int64_t>(1, static_cast<int64_t>(kWorthTaking / filter->cost));
+    // signals side by side in memory are filtered some cache lines at a time
+    if (filter->takes_runs) together = ceil_div(together, kSideBySide) * kSideBySide;
     for (int64_t first = 0; first < signals; first += together) {
       jobs_.push_back({filter, &tensor, index, first, std::min(together, signals - first)});
     }
@@ -262,13 +282,12 @@ class Program {
     const Filter& filter = *job.filter;
     void* shared = slot.shared.at_least(filter.memory.shared);
     void* scratch = slot.scratch.at_least(filter.memory.scratch);
-    const bool at_once = filter.takes_runs && job.tensor->stack_sizes.size() == 1;
-    for (int64_t i = 0; i < job.count; i += at_once ? job.count : 1) {
+    const int64_t inner = job.tensor->stack_sizes.back();
+    for (int64_t i = 0, count; i < job.count; i += count) {
       Signal signal = signal_of(job, job.first + i, data);
-      if (at_once) {
-        signal.count = job.count;
-        signal.step = job.tensor->stack_strides[0];
-      }
+      count = filter.takes_runs ? std::min(job.count - i, inner - (job.first + i) % inner) : 1;
+      signal.count = count;
+      signal.step = job.tensor->stack_strides.back();
       for (const Phase& phase : filter.phases) {
         phase.run({0, phase.tasks, signal, shared, scratch});
       }

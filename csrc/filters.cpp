@@ -24,11 +24,13 @@ class Builder {
       add_phase(1, 1, [](const Piece& piece) { kernels<T>().subtract_large_mean(piece.signal); });
     }
     switch (design_.strategy) {
+      case Strategy::mean: add_mean(); break;
       case Strategy::dense: add_dense(); break;
       case Strategy::band: add_band(); break;
       case Strategy::full: add_full(direct); break;
       case Strategy::box:
       case Strategy::weights: add_detrend(); break;
+      case Strategy::wide: add_wide(); break;
       default: throw std::invalid_argument("specgrad: a design names no strategy");
     }
     return std::move(filter_);
@@ -39,7 +41,7 @@ class Builder {
   template <class Plan>
   const Plan& keep(Plan plan) {
     const auto kept = std::make_shared<const Plan>(std::move(plan));
-    filter_.table_bytes = kept->bytes();
+    filter_.spans = kept->tables();
     filter_.tables = kept;
     return *kept;
   }
@@ -121,25 +123,61 @@ class Builder {
       return add_circulant(
           plan, [](const Piece& piece) { return static_cast<T*>(piece.signal.data); });
     }
-    const auto add_copy = [&](auto copy) {
-      const int64_t size = std::max<int64_t>(1, (1 << 14) / plan.pitch);
-      add_phase(plan.rows, size, [=, &plan, d = design_.d](const Piece& piece) {
-        const int64_t step = plan.pitch == plan.columns ? piece.end - piece.begin : 1;
-        for (int64_t row = piece.begin; row < piece.end; row += step) {
-          const int64_t from = std::min(row * plan.columns, d);
-          const int64_t to = std::min(from + step * plan.columns, d);
-          T* const rows = piece.shared + row * plan.pitch;
-          copy(piece.signal, from, to, rows, rows + step * plan.pitch);
-        }
-      });
-    };
-    add_copy([](const Signal& signal, int64_t from, int64_t to, T* rows, T* end) {
-      kernels<T>().read(signal, from, to, rows);
+    add_rows(plan, design_.d, [](const Piece& piece, int64_t from, int64_t to, T* rows, T* end) {
+      kernels<T>().read(piece.signal, from, to, rows);
       std::fill(rows + (to - from), end, T(0));
     });
     add_circulant(plan, [](const Piece& piece) { return piece.shared; });
-    add_copy([](const Signal& signal, int64_t from, int64_t to, const T* rows, const T*) {
-      kernels<T>().write(signal, from, to, rows);
+    add_rows(plan, design_.d, [](const Piece& piece, int64_t from, int64_t to, T* rows, T*) {
+      kernels<T>().write(piece.signal, from, to, rows);
+    });
+  }
+
+  // A phase of run(piece, from, to, rows, end) for the rows of a grid in the shared memory, which
+  // hold samples [from, to) of `total` and then nothing.
+  template <class Run>
+  void add_rows(const CirculantPlan<T>& plan, int64_t total, Run run) {
+    const int64_t size = std::max<int64_t>(1, (1 << 14) / plan.pitch);
+    add_phase(plan.rows, size, [=, &plan](const Piece& piece) {
+      const int64_t step = plan.pitch == plan.columns ? piece.end - piece.begin : 1;
+      for (int64_t row = piece.begin; row < piece.end; row += step) {
+        const int64_t from = std::min(row * plan.columns, total);
+        const int64_t to = std::min(from + step * plan.columns, total);
+        T* const rows = piece.shared + row * plan.pitch;
+        run(piece, from, to, rows, rows + step * plan.pitch);
+      }
+    });
+  }
+
+  // Wide averages, on a grid of the signal continued by a radius at both ends.
+  void add_wide() {
+    const WidePlan<T>& plan = keep(make_wide<T>(design_, chosen_lanes<T>()));
+    const CirculantPlan<T>& grid = plan.circulant;
+    const int64_t d = design_.d, radius = plan.radius, total = d + 2 * radius;
+    const int64_t ends = grid.rows * grid.pitch;  // the first and the last sample
+    const Boundary beyond =
+        plan.boundary == Boundary::replicate ? Boundary::count : plan.boundary;
+    add_rows(grid, total, [=](const Piece& piece, int64_t from, int64_t to, T* rows, T* end) {
+      kernels<T>().read_extended(piece.signal, beyond, from - radius, to - radius, rows);
+      std::fill(rows + (to - from), end, T(0));
+      if (from > 0) return;
+      kernels<T>().read(piece.signal, 0, 1, piece.shared + ends);
+      kernels<T>().read(piece.signal, d - 1, d, piece.shared + ends + 1);
+    });
+    add_circulant(grid, [](const Piece& piece) { return piece.shared; });
+    add_rows(grid, total, [=, &plan](const Piece& piece, int64_t from, int64_t to, T* rows, T*) {
+      const int64_t begin = std::max(from, radius), stop = std::min(to, d + radius);
+      if (begin >= stop) return;
+      kernels<T>().subtract_averages(plan, piece.signal, begin - radius, stop - radius,
+                                     rows + (begin - from), piece.shared + ends);
+    });
+  }
+
+  void add_mean() {
+    const MeanPlan plan{design_.row_columns, design_.row_inner};
+    filter_.takes_runs = true;
+    add_phase(1, 1, [plan](const Piece& piece) {
+      kernels<T>().subtract_means(plan, piece.signal, piece.scratch);
     });
   }
 
@@ -185,6 +223,10 @@ Memory memory_of(const FilterDesign& design, bool direct) {
   const int64_t tile = std::max(2 * design.rows() * lanes, (4 * lanes + 1) * pitch);
   const auto numbers = [&]() -> Memory {
     switch (design.strategy) {
+      case Strategy::mean: {
+        const int64_t row = design.row_columns * design.row_inner;
+        return {0, row + design.d / row};
+      }
       case Strategy::dense: return {0, design.d + design.waves()};
       case Strategy::band: {
         const int64_t cells = kSpreadCells + cell_block(lanes) + design.width;
@@ -192,6 +234,7 @@ Memory memory_of(const FilterDesign& design, bool direct) {
                 std::max(tile, cells * design.hop + 4 * lanes)};
       }
       case Strategy::full: return {works_in_place(design, direct, lanes) ? 0 : grid, tile};
+      case Strategy::wide: return {grid + 2, tile};
       case Strategy::box:
       case Strategy::weights: {
         const int64_t radius = design.radius();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "interface.h"
+#include "plans.h"
 #include "signal.h"
 
 namespace specgrad {
@@ -36,7 +37,7 @@ struct Filter {
   double cost = 0;
   std::vector<Phase> phases;
   std::shared_ptr<const void> tables;  // that the phases read
-  int64_t table_bytes = 0;
+  Spans spans;                         // of the tables
   bool takes_runs = false;  // of several signals at once
 };
 

@@ -22,8 +22,9 @@ int64_t product(const std::vector<Number>& factors) {
 }
 
 // Each enumeration is followed by the names of its values, in their order.
-enum class Strategy { dense, band, full, box, weights };
-constexpr const char* kStrategies[] = {"dense", "band", "full", "box", "weights"};
+enum class Strategy { mean, dense, band, full, box, weights, wide };
+constexpr const char* kStrategies[] = {"mean", "dense",   "band", "full",
+                                       "box",  "weights", "wide"};
 
 enum class Boundary { count, circular, reflect, replicate };
 constexpr const char* kBoundaries[] = {"count", "circular", "reflect", "replicate"};
@@ -53,11 +54,13 @@ struct FilterDesign {
   Boundary boundary = Boundary::count;   // of a local average
   bool removes_mean = false;             // completely, and other bins besides
   double cost = 0;                       // in the units of the cost model
-  std::vector<double> taps;              // [hop * width]
+  int64_t row_columns = 0;               // of a mean: a row is so many columns
+  int row_inner = 1;                     // of so many samples
+  std::vector<double> taps;              // [hop * width]; of wide weights, at distances 0, 1, ...
   std::vector<int64_t> column_radices;   // passes of the circulant's column transforms
   std::vector<int64_t> row_radices;      // and of its row transforms
   // band: eigenvalues of the first bins, all others 0. full: all others equal the last. Both
-  // include the transforms' factor 1/size. dense: share removed of the first bins. box, weights:
+  // include the transforms' factor 1/size, as does wide, the spectrum of its weights. dense: share removed of the first bins. box, weights:
   // weights at distances 0, 1, ...
   std::vector<double> gains;
 
@@ -71,6 +74,8 @@ struct FilterDesign {
         boundary(named<Boundary>(kBoundaries, from.text("boundary"))),
         removes_mean(from.number("removes_mean") != 0),
         cost(from.number("cost")),
+        row_columns(static_cast<int64_t>(from.number("row_columns"))),
+        row_inner(static_cast<int>(from.number("row_inner"))),
         taps(from.template list<double>("taps")),
         column_radices(from.template list<int64_t>("column_radices")),
         row_radices(from.template list<int64_t>("row_radices")),

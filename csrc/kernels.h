@@ -20,9 +20,12 @@ struct Kernels {
   void (*rows_filter)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
   void (*columns_inverse)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
   void (*dense_filter)(const DensePlan<T>&, const Signal&, T* scratch);
+  void (*subtract_means)(const MeanPlan&, const Signal&, T* scratch);
   void (*read_extended)(const Signal&, Boundary, int64_t begin, int64_t end, T* out);
   void (*detrend)(const DetrendPlan<T>&, const Signal&, int64_t begin, int64_t end, const T* left,
                   const T* right, T* scratch);
+  void (*subtract_averages)(const WidePlan<T>&, const Signal&, int64_t begin, int64_t end,
+                            const T* averages, const T* ends);
   void (*read)(const Signal&, int64_t begin, int64_t end, T* out);
   void (*write)(const Signal&, int64_t begin, int64_t end, const T* values);
 };

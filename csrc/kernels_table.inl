@@ -33,6 +33,7 @@ namespace SPECGRAD_ISA {
 #include "transform.h"
 #include "circulant.h"
 #include "band.h"
+#include "mean.h"
 #include "dense.h"
 #include "detrend.h"
 
@@ -41,8 +42,8 @@ const Kernels<T>& table() {
   static const Kernels<T> kernels = {
       subtract_large_mean<T>,      spread<T>,       wrap_margins<T>,  interpolate<T>,
       columns_transform<false, T>, rows_filter<T>,  columns_transform<true, T>,
-      dense_filter<T>,             read_extended<T>, detrend<T>,      read_samples<T>,
-      write_samples<T>,
+      dense_filter<T>,             subtract_means<T>, read_extended<T>, detrend<T>,
+      subtract_averages<T>,        read_samples<T>,   write_samples<T>,
   };
   return kernels;
 }

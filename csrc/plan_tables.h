@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -152,8 +153,7 @@ BandPlan<T> make_band(const FilterDesign& design, int lanes) {
 template <class T>
 DensePlan<T> make_dense(const FilterDesign& design) {
   DensePlan<T> plan;
-  plan.mean = design.waves() == 1 && design.gains[0] == 1;
-  plan.count = plan.mean ? 0 : design.waves();
+  plan.count = design.waves();
   plan.basis.resize(plan.count * design.d);
   for (int64_t b = 0; b < plan.count; ++b) {
     const int64_t k = (b + 1) / 2;
@@ -167,6 +167,13 @@ DensePlan<T> make_dense(const FilterDesign& design) {
   return plan;
 }
 
+// Sums of the weights at distances 1 .. i.
+inline std::vector<double> one_sided_sums(std::vector<double> weights) {
+  weights[0] = 0;
+  std::partial_sum(weights.begin(), weights.end(), weights.begin());
+  return weights;
+}
+
 // A moving average, or any other symmetric weights.
 template <class T>
 DetrendPlan<T> make_detrend(const FilterDesign& design) {
@@ -177,10 +184,18 @@ DetrendPlan<T> make_detrend(const FilterDesign& design) {
   for (int64_t j = -plan.radius; j <= plan.radius; ++j) {
     plan.weights.push_back(static_cast<T>(design.gains[std::abs(j)]));
   }
-  plan.one_sided.push_back(0);
-  for (int64_t j = 1; j <= plan.radius; ++j) {
-    plan.one_sided.push_back(plan.one_sided.back() + design.gains[j]);
-  }
+  plan.one_sided = one_sided_sums(design.gains);
+  return plan;
+}
+
+template <class T>
+WidePlan<T> make_wide(const FilterDesign& design, int lanes) {
+  WidePlan<T> plan;
+  plan.boundary = design.boundary;
+  plan.radius = static_cast<int64_t>(design.taps.size()) - 1;
+  plan.centre = design.taps[0];
+  plan.one_sided = one_sided_sums(design.taps);
+  plan.circulant = make_circulant<T>(design, lanes);
   return plan;
 }
 

@@ -9,10 +9,22 @@
 
 namespace specgrad {
 
+// Memory of a table.
+struct Span {
+  const void* first;
+  int64_t bytes;
+};
+using Spans = std::vector<Span>;
+
 template <class... Vectors>
-int64_t bytes_in(const Vectors&... vectors) {
-  return (int64_t{0} + ... +
-          static_cast<int64_t>(vectors.size() * sizeof(typename Vectors::value_type)));
+Spans spans_of(const Vectors&... vectors) {
+  return {{vectors.data(),
+           static_cast<int64_t>(vectors.size() * sizeof(typename Vectors::value_type))}...};
+}
+
+inline Spans operator+(Spans spans, const Spans& others) {
+  spans.insert(spans.end(), others.begin(), others.end());
+  return spans;
 }
 
 constexpr int kLargestPrime = 1024;
@@ -30,7 +42,7 @@ struct TransformPlan {
   std::vector<T> roots;       // for odd radices above 3: e^(-2 pi i j / radix), pairs
   std::vector<int> position;  // where frequency k ends up
 
-  int64_t bytes() const { return bytes_in(passes, twiddles, roots, position); }
+  Spans tables() const { return spans_of(passes, twiddles, roots, position); }
 };
 
 constexpr int64_t kTwiddleBlock = 32;
@@ -57,9 +69,8 @@ struct CirculantPlan {
   // numbers are larger than the signal's, and the smallest keep their digits.
   T scale = 1;
 
-  int64_t bytes() const {
-    return down.bytes() + along.bytes() +
-           bytes_in(coarse, fine, gains, gain_offset, gain_step);
+  Spans tables() const {
+    return down.tables() + along.tables() + spans_of(coarse, fine, gains, gain_offset, gain_step);
   }
 };
 
@@ -75,16 +86,21 @@ struct BandPlan {
   CirculantPlan<T> circulant;
 
   int lead() const { return width / 2; }  // cells by which a window starts before its own cell
-  int64_t bytes() const { return bytes_in(taps, spline) + circulant.bytes(); }
+  Spans tables() const { return spans_of(taps, spline) + circulant.tables(); }
+};
+
+// Rows of a signal, in whose order its mean is summed.
+struct MeanPlan {
+  int64_t columns = 0;
+  int inner = 1;
 };
 
 template <class T>
 struct DensePlan {
-  bool mean = false;     // the constant wave alone, which needs no basis
   int64_t count = 0;     // orthonormal basis vectors
   std::vector<T> basis;  // [count][d]
 
-  int64_t bytes() const { return bytes_in(basis); }
+  Spans tables() const { return spans_of(basis); }
 };
 
 template <class T>
@@ -94,7 +110,19 @@ struct DetrendPlan {
   std::vector<T> weights;         // 2 * radius + 1; empty for a moving average
   std::vector<double> one_sided;  // sum of the weights at distances 1 .. i, for i <= radius
 
-  int64_t bytes() const { return bytes_in(weights, one_sided); }
+  Spans tables() const { return spans_of(weights, one_sided); }
+};
+
+// Weights that reach so far that their spectrum is cheaper.
+template <class T>
+struct WidePlan {
+  Boundary boundary = Boundary::count;
+  int64_t radius = 0;
+  double centre = 0;
+  std::vector<double> one_sided;  // as of a DetrendPlan
+  CirculantPlan<T> circulant;
+
+  Spans tables() const { return spans_of(one_sided) + circulant.tables(); }
 };
 
 }  // namespace specgrad

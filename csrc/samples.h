@@ -96,31 +96,29 @@ static inline bool is_direct(const Signal& signal) {
   return signal.layout->dtype == own && signal.layout->contiguous();
 }
 
-// Where sample i of the extended signal comes from, or -1 for a zero.
-static inline int64_t extended_index(int64_t i, int64_t d, Boundary boundary) {
-  if (i >= 0 && i < d) return i;
-  switch (boundary) {
-    case Boundary::count: return -1;
-    case Boundary::circular: return ((i % d) + d) % d;
-    case Boundary::reflect: return i < 0 ? -i : 2 * (d - 1) - i;
-    case Boundary::replicate: return i < 0 ? 0 : d - 1;
-  }
-  return -1;
-}
-
 // Samples [begin, end) of the signal continued beyond its ends.
 template <class T>
 static void read_extended(const Signal& signal, Boundary boundary, int64_t begin, int64_t end,
                           T* out) {
   const int64_t d = signal.layout->d;
   for (int64_t i = begin, count; i < end; i += count, out += count) {
-    const int64_t index = extended_index(i, d, boundary);
-    const bool in_order = index == i || boundary == Boundary::circular;
-    count = in_order ? std::min(d - index, end - i) : 1;
-    if (index < 0) {
-      *out = T(0);
+    count = std::min(end, i < 0 ? 0 : i < d ? d : end) - i;  // up to an end of the signal
+    if (i >= 0 && i < d) {
+      read_samples(signal, i, i + count, out);
+    } else if (boundary == Boundary::count) {
+      std::fill_n(out, count, T(0));
+    } else if (boundary == Boundary::circular) {
+      const int64_t from = ((i % d) + d) % d;
+      count = std::min(count, d - from);
+      read_samples(signal, from, from + count, out);
+    } else if (boundary == Boundary::reflect) {
+      const int64_t last = i + count - 1, from = i < 0 ? -last : 2 * (d - 1) - last;
+      read_samples(signal, from, from + count, out);
+      std::reverse(out, out + count);
     } else {
-      read_samples(signal, index, index + count, out);
+      const int64_t edge = i < 0 ? 0 : d - 1;
+      read_samples(signal, edge, edge + 1, out);
+      std::fill_n(out, count, *out);
     }
   }
 }

@@ -43,10 +43,26 @@ def check_kind(grad: Tensor, index: int) -> None:
         raise TypeError(f"grads[{index}] has dtype {grad.dtype}; expected one of {allowed}")
 
 
-def check_grads(grads: Sequence[Tensor], spec: FilterSpec) -> None:
+def check_all(grads: Sequence[Tensor | None], spec: FilterSpec) -> None:
+    """Raise for the first gradient that cannot be filtered, by its index in the whole list."""
+    check_derivatives(grads)
+    check_grads(grads, spec)
+    for index, grad in _present(grads):
+        spec.check_axes(grad.dim(), index)
+    if spec.nonfinite == "raise":
+        check_finite(grads)
+
+
+def _present(grads: Sequence[Tensor | None]) -> list[tuple[int, Tensor]]:
+    """Gradients that are there, with their indices."""
+    return [(index, grad) for index, grad in enumerate(grads) if grad is not None]
+
+
+def check_grads(grads: Sequence[Tensor | None], spec: FilterSpec) -> None:
     """Raise for the first gradient that cannot be filtered in place."""
     spec.check_count(len(grads))
-    for index, grad in enumerate(grads):
+    present = _present(grads)
+    for index, grad in present:
         check_kind(grad, index)
         if grad.device.type == "meta":
             raise TypeError(f"grads[{index}] is a meta tensor and holds no values to filter")
@@ -55,9 +71,10 @@ def check_grads(grads: Sequence[Tensor], spec: FilterSpec) -> None:
                 f"grads[{index}] requires grad, and the filter is not differentiable in place; use "
                 "filter_grads, which returns new tensors, or torch.no_grad()"
             )
-        if grad.device != grads[0].device:
+        first, device = present[0][0], present[0][1].device
+        if grad.device != device:
             raise ValueError(
-                f"grads[{index}] is on {grad.device} and grads[0] on {grads[0].device}; "
+                f"grads[{index}] is on {grad.device} and grads[{first}] on {device}; "
                 "filter each device's gradients in a call of its own"
             )
         if grad.dim() < spec.batch_dims:
@@ -71,9 +88,9 @@ def check_grads(grads: Sequence[Tensor], spec: FilterSpec) -> None:
     check_overlap(grads)
 
 
-def check_derivatives(grads: Sequence[Tensor]) -> None:
+def check_derivatives(grads: Sequence[Tensor | None]) -> None:
     """Refuse gradients that a transformation of ``torch.func`` or a forward mode differentiates."""
-    for index, grad in enumerate(grads):
+    for index, grad in _present(grads):
         dual = forward_ad._current_level >= 0 and forward_ad.unpack_dual(grad).tangent is not None
         if dual or is_gradtrackingtensor(grad):
             raise ValueError(
@@ -82,11 +99,12 @@ def check_derivatives(grads: Sequence[Tensor]) -> None:
             )
 
 
-def check_overlap(grads: Sequence[Tensor]) -> None:
+def check_overlap(grads: Sequence[Tensor | None]) -> None:
     """Refuse gradients that share memory with themselves or with each other."""
     extents = []
     steps = {}
-    for index, grad in enumerate(grads):
+    present = dict(_present(grads))
+    for index, grad in present.items():
         if grad.numel() == 0:
             continue
         if overlap.shares_memory_with_itself(grad):
@@ -101,7 +119,7 @@ def check_overlap(grads: Sequence[Tensor]) -> None:
         active = [(other_end, other) for other_end, other in active if other_end > start]
         for _, other in active:
             if overlap.may_share_memory(steps[other], steps[index]) and overlap.share_memory(
-                grads[other], grads[index]
+                present[other], present[index]
             ):
                 first, second = sorted((other, index))
                 raise ValueError(
@@ -111,12 +129,13 @@ def check_overlap(grads: Sequence[Tensor]) -> None:
         active.append((end, index))
 
 
-def check_finite(grads: Sequence[Tensor]) -> None:
+def check_finite(grads: Sequence[Tensor | None]) -> None:
     """Raise for the first gradient with a NaN or an infinity."""
+    present = _present(grads)
     # all answers together: each one that is asked for alone waits for a GPU
-    finite = torch.stack([torch.isfinite(grad).all() for grad in grads]).tolist()
-    for index, grad in enumerate(grads):
-        if not finite[index]:
+    finite = torch.stack([torch.isfinite(grad).all() for _, grad in present]).tolist()
+    for (index, grad), is_finite in zip(present, finite, strict=True):
+        if not is_finite:
             raise FloatingPointError(
                 f"grads[{index}] of shape {tuple(grad.shape)} holds NaN or Inf and "
                 "nonfinite='raise' was asked for; no gradient was changed"

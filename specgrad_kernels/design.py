@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from operator import attrgetter
 
@@ -535,6 +535,28 @@ def average_cost(d: int, radius: int, box: bool, lanes: int) -> float:
     return -(-d // lanes) * (36 if box else 2.6 * radius + 2) + 200
 
 
+def _padded_grids(least: int, lanes: int) -> list[Grid]:
+    """Grids of at least so many numbers, a power of two times powers of 3 and 5."""
+    odds = (1, 3, 5, 9, 15, 25, 27, 45, 75, 81, 125, 135)
+    sizes = {odd << max(2, (-(-least // odd) - 1).bit_length()) for odd in odds}
+    return [choose_grid(each, lanes) for each in sorted(sizes) if each <= 1.1 * min(sizes)]
+
+
+def wide_grid(d: int, radius: int, lanes: int) -> Grid:
+    """Grid on which weights of this radius act on ``d`` samples, with the cost of all steps."""
+    best = min(_padded_grids(d + 2 * radius, lanes), key=_cost)
+    return replace(best, cost=best.cost + 6.0 * -(-d // lanes) + 200)
+
+
+def wide_gains(weights: Array, size: int) -> Array:
+    """Spectrum of symmetric weights on a circulant, with the transforms' ``1 / size``."""
+    kernel = np.zeros(size)
+    kernel[: len(weights)] = weights
+    kernel[size - len(weights) + 1 :] = weights[:0:-1]
+    gains: Array = np.fft.rfft(kernel).real / size
+    return gains
+
+
 def _smooth_grid(size: int, lanes: int) -> Grid:
     """The cheapest grid for a circulant of ``size``: its own, or where that has a large prime, one
     that holds it with room for all that its ends add, a power of two times powers of 3 and 5.
@@ -543,13 +565,9 @@ def _smooth_grid(size: int, lanes: int) -> Grid:
     (10010, 20736)
     """
     own = choose_grid(size, lanes)
-    odds = (1, 3, 5, 9, 15, 25, 27, 45, 75, 81, 125, 135)
-    sizes = {odd << max(2, (-(-(2 * size - 1) // odd) - 1).bit_length()) for odd in odds}
-    near = [each for each in sizes if each <= 1.1 * min(sizes)]
-    if own.cost < math.inf and (min(near) > LARGEST_PADDED or not _large_prime(size)):
+    if own.cost < math.inf and (2 * size - 1 > LARGEST_PADDED or not _large_prime(size)):
         return own
-    padded = (choose_grid(each, lanes) for each in sorted(near))
-    return min(own, *padded, key=_cost)
+    return min(own, *_padded_grids(2 * size - 1, lanes), key=_cost)
 
 
 def _full(d: int, removed: Array, double: bool, lanes: int) -> LowBand:

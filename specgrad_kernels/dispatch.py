@@ -7,7 +7,6 @@ saved in one process runs in another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,8 +16,8 @@ from torch.compiler import is_compiling
 
 from specgrad_kernels import checks
 from specgrad_kernels.backends import Backend, choose
-from specgrad_kernels.layout import flatten, is_sample_order, permute_axes, sample_order
-from specgrad_kernels.spec import FilterSpec
+from specgrad_kernels.layout import permute_axes, split_mapped, with_permuted_samples
+from specgrad_kernels.spec import FilterSpec, is_sample_order
 
 
 def run(grads: list[Tensor], spec: FilterSpec, backend: str) -> None:
@@ -42,19 +41,14 @@ def run(grads: list[Tensor], spec: FilterSpec, backend: str) -> None:
 
 def _run_on_samples(grads: list[Tensor], spec: FilterSpec, backend: Backend) -> None:
     """Filter copies whose samples are permuted."""
+
+    def filtered(permuted: list[Tensor], inner: FilterSpec) -> list[Tensor]:
+        backend.run(permuted, inner)
+        return permuted
+
     checks.check_grads(grads, spec)
-    filled = [index for index, grad in enumerate(grads) if grad.numel()]
-    if not filled:
-        return
-    grads, spec = [grads[index] for index in filled], spec.select(filled)
-    flat = [flatten(grad, spec) for grad in grads]
-    orders = [sample_order(signal.shape[-1], spec).to(signal.device) for signal in flat]
-    permuted = [signal[:, order] for signal, order in zip(flat, orders, strict=True)]
-    backend.run(permuted, replace(spec, batch_dims=1, order=None))
-    for grad, order, signal in zip(grads, orders, permuted, strict=True):
-        restored = torch.empty_like(signal)
-        restored[:, order] = signal
-        grad.copy_(restored.reshape(grad.shape))
+    for grad, result in zip(grads, with_permuted_samples(grads, spec, filtered), strict=True):
+        grad.copy_(result)
 
 
 def _filter_grads(grads: Sequence[Tensor], spec: str, backend: str) -> None:
@@ -74,15 +68,9 @@ def _filter_grads_in_vmap(
     spec: str,
     backend: str,
 ) -> tuple[None, None]:
-    """Filter with the mapped dimension as one more dimension of a stack."""
-    plain = FilterSpec.from_text(spec)
     dims = in_dims[0] or [None] * len(grads)
-    for added in (1, 0):
-        group = [index for index, dim in enumerate(dims) if (dim is not None) == added]
-        views = [grads[i] if (dim := dims[i]) is None else grads[i].movedim(dim, 0) for i in group]
-        if views:
-            part = plain.select(group)
-            run(views, replace(part, batch_dims=part.batch_dims + added), backend)
+    for _, views, part in split_mapped(grads, dims, FilterSpec.from_text(spec)):
+        run(views, part, backend)
     return None, None
 
 

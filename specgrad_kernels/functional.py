@@ -11,23 +11,15 @@ from torch import Tensor
 
 from specgrad_kernels import checks, dispatch, layout
 from specgrad_kernels.backends import torch_ref
-from specgrad_kernels.spec import FilterSpec, make_spec
+from specgrad_kernels.spec import FilterSpec, is_sample_order, make_spec
 
 Grads = Sequence[Tensor]
 
 
 def _equation(grads: Grads, spec: FilterSpec) -> list[Tensor]:
     """Return filtered copies by the reference equations, which autograd can follow."""
-    if layout.is_sample_order(spec.order):
-        inner = replace(spec, batch_dims=1, order=None)
-        flat = [layout.flatten(grad, spec) for grad in grads]
-        orders = [layout.sample_order(each.shape[-1], spec).to(each.device) for each in flat]
-        permuted = [each[:, order] for each, order in zip(flat, orders, strict=True)]
-        filtered = torch_ref.filtered(permuted, inner)
-        return [
-            each[:, order.argsort()].reshape(grad.shape)
-            for each, order, grad in zip(filtered, orders, grads, strict=True)
-        ]
+    if is_sample_order(spec.order):
+        return layout.with_permuted_samples(grads, spec, torch_ref.filtered)
     if spec.order is None:
         return torch_ref.filtered(grads, spec)
     filtered = torch_ref.filtered(layout.permute_axes(grads, spec), spec)
@@ -73,14 +65,9 @@ class _Filter(torch.autograd.Function):
     ) -> Any:
         spec, dims = FilterSpec.from_text(text), in_dims[3:]
         outputs: dict[int, Tensor] = {}
-        for mapped in (True, False):
-            group = [index for index, dim in enumerate(dims) if (dim is not None) == mapped]
-            if group:
-                views = [grads[i].movedim(dims[i], 0) if mapped else grads[i] for i in group]
-                part = spec.select(group)
-                part = replace(part, batch_dims=part.batch_dims + mapped)
-                filtered = _Filter.apply(part.text, backend, transpose, *views)
-                outputs.update(zip(group, filtered, strict=True))
+        for group, views, part in layout.split_mapped(grads, dims, spec):
+            filtered = _Filter.apply(part.text, backend, transpose, *views)
+            outputs.update(zip(group, filtered, strict=True))
         ordered = tuple(outputs[index] for index in range(len(grads)))
         return ordered, tuple(None if dim is None else 0 for dim in dims)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
@@ -120,10 +121,10 @@ class _BeforeStep:
             self.plan.filter_grads_(grads)
         if self.max_norm is not None:
             updated = [p for group in stepping.param_groups for p in group["params"]]
+            norm = get_total_norm([p.grad for p in updated if p.grad is not None])
             # a fused optimizer takes off the scale of GradScaler inside its step
             scale = getattr(stepping, "grad_scale", None)
-            limit = self.max_norm * (1.0 if scale is None else float(scale))
-            torch.nn.utils.clip_grad_norm_(updated, limit)
+            clip_grads_with_norm_(updated, self.max_norm, norm if scale is None else norm / scale)
 
 
 def _updated(optimizer: Any) -> set[int]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from specgrad_kernels import reference
-from specgrad_kernels.spec import FilterSpec
+from specgrad_kernels.spec import FilterSpec, is_sample_order
 
 
 def signal_shape(shape: Sequence[int], spec: FilterSpec) -> tuple[int, ...]:
@@ -39,25 +41,13 @@ def collapse(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], l
     return sizes or [1], steps or [1]
 
 
-def is_sample_order(order: str | Sequence[int] | None) -> bool:
-    """Return True if the order moves single samples, so that no view can express it."""
-    return order is not None and (not isinstance(order, str) or order.startswith("random"))
-
-
 def permute_axes(grads: Sequence[Tensor], spec: FilterSpec) -> list[Tensor]:
     """Views of the gradients whose logical order is the one asked for, such as ``0231``."""
     assert isinstance(spec.order, str)
-    axes = [int(digit) for digit in spec.order]
-    views = []
+    axes = [*range(spec.batch_dims), *(spec.batch_dims + int(digit) for digit in spec.order)]
     for index, grad in enumerate(grads):
-        if grad.dim() - spec.batch_dims != len(axes):
-            raise ValueError(
-                f"order {spec.order!r} names {len(axes)} axes; grads[{index}] has "
-                f"{grad.dim() - spec.batch_dims}; filter such tensors in a call of their own"
-            )
-        leading = list(range(spec.batch_dims))
-        views.append(grad.permute(leading + [spec.batch_dims + axis for axis in axes]))
-    return views
+        spec.check_axes(grad.dim(), index)
+    return [grad.permute(axes) for grad in grads]
 
 
 def permuted_shape(shape: Sequence[int], spec: FilterSpec) -> tuple[int, ...]:
@@ -72,12 +62,17 @@ def permuted_shape(shape: Sequence[int], spec: FilterSpec) -> tuple[int, ...]:
     return tuple(view.shape)
 
 
+@lru_cache(maxsize=4)
+def _explicit_order(spec: FilterSpec) -> Tensor:
+    return torch.tensor(spec.order)
+
+
 def sample_order(d: int, spec: FilterSpec) -> Tensor:
     """The permutation of ``d`` samples that a ``random:SEED`` or explicit order stands for."""
     if isinstance(spec.order, str):
         seed = int(spec.order.partition(":")[2] or 0)
         return torch.randperm(d, generator=reference.generator_of(seed, d))
-    permutation = torch.tensor(spec.order)
+    permutation = _explicit_order(spec)
     if len(permutation) != d:
         raise ValueError(f"order permutes {len(permutation)} samples; a gradient has {d}")
     return permutation
@@ -86,3 +81,40 @@ def sample_order(d: int, spec: FilterSpec) -> Tensor:
 def flatten(grad: Tensor, spec: FilterSpec) -> Tensor:
     """``[signals, d]`` in logical order; a view where the strides allow it."""
     return grad.reshape(-1, math.prod(signal_shape(grad.shape, spec)))
+
+
+def with_permuted_samples(
+    grads: Sequence[Tensor],
+    spec: FilterSpec,
+    filtered: Callable[[list[Tensor], FilterSpec], Sequence[Tensor]],
+) -> list[Tensor]:
+    """Return what ``filtered`` makes of copies whose samples are permuted, in the own order."""
+    results = list(grads)
+    filled = [index for index, grad in enumerate(grads) if grad.numel()]
+    if not filled:
+        return results
+    flat = [flatten(grads[index], spec) for index in filled]
+    orders = [sample_order(signal.shape[-1], spec).to(signal.device) for signal in flat]
+    permuted = [signal[:, order] for signal, order in zip(flat, orders, strict=True)]
+    inner = replace(spec.select(filled), batch_dims=1, order=None)
+    for index, order, signal in zip(filled, orders, filtered(permuted, inner), strict=True):
+        restored = torch.empty_like(signal).index_copy(1, order, signal)
+        results[index] = restored.reshape(grads[index].shape)
+    return results
+
+
+def split_mapped(
+    grads: Sequence[Tensor], dims: Sequence[int | None], spec: FilterSpec
+) -> Iterator[tuple[list[int], list[Tensor], FilterSpec]]:
+    """Indices, views and spec of the tensors that ``vmap`` maps, then of the others.
+
+    The mapped dimension becomes one more dimension of a stack.
+    """
+    for mapped in (True, False):
+        group = [index for index, dim in enumerate(dims) if (dim is not None) == mapped]
+        if group:
+            views = [
+                grads[i] if (dim := dims[i]) is None else grads[i].movedim(dim, 0) for i in group
+            ]
+            part = spec.select(group)
+            yield group, views, replace(part, batch_dims=part.batch_dims + mapped)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from specgrad_kernels import checks, dispatch
-from specgrad_kernels.spec import FilterSpec, Ratio, as_tuples, cached_spec
+from specgrad_kernels.spec import FilterSpec, Ratio, as_order, as_tuples, cached_spec
 
 _PLAIN = FilterSpec()
 
@@ -93,8 +92,7 @@ def filter_grads_(
     if isinstance(grads, Tensor):
         raise TypeError("grads must be a list of tensors; got a single tensor, pass [grad]")
     ratio, gains = as_tuples(ratio), as_tuples(gains)
-    if order is not None and not isinstance(order, str):
-        order = tuple(order.tolist() if hasattr(order, "tolist") else [int(i) for i in order])
+    order = as_order(order)
     fields: tuple = (method, ratio, window, sigma, boundary, order, batch_dims, nonfinite)
     fields += (strategy, seed, group_dims, gains)
     if torch.compiler.is_compiling():
@@ -107,18 +105,17 @@ def apply(grads: Iterable[Tensor | None], spec: FilterSpec, backend: str = "auto
     """Filter in place by an existing spec."""
     listed = list(grads)
     present = [grad for grad in listed if grad is not None]
+    selected = spec
     if isinstance(spec.ratio, tuple):
         spec.check_count(len(listed))
-        spec = spec.select([index for index, grad in enumerate(listed) if grad is not None])
+        selected = spec.select([index for index, grad in enumerate(listed) if grad is not None])
     if not present:
         return
     if not isinstance(present[0], Tensor) or present[0].is_meta:
-        checks.check_grads(present, spec)
+        checks.check_grads(listed, spec)
     try:
-        dispatch.run(present, spec, backend)
-    except (TypeError, ValueError, FloatingPointError) as error:
-        if len(present) == len(listed):
-            raise
-        places = [index for index, grad in enumerate(listed) if grad is not None]
-        sentence = re.sub(r"grads\[(\d+)\]", lambda m: f"grads[{places[int(m[1])]}]", str(error))
-        raise type(error)(sentence) from None
+        dispatch.run(present, selected, backend)
+    except (TypeError, ValueError, FloatingPointError):
+        if len(present) < len(listed):
+            checks.check_all(listed, spec)  # by its index among those that are missing
+        raise

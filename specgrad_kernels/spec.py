@@ -181,6 +181,15 @@ class FilterSpec:
                 "give one number, or one per tensor"
             )
 
+    def check_axes(self, dims: int, index: int) -> None:
+        """An order of axes must name those of every tensor."""
+        axes = "" if self.order is None or is_sample_order(self.order) else str(self.order)
+        if axes and dims - self.batch_dims != len(axes):
+            raise ValueError(
+                f"order {self.order!r} names {len(axes)} axes; grads[{index}] has "
+                f"{dims - self.batch_dims}; filter such tensors in a call of their own"
+            )
+
     def cutoff(self, d: int, index: int = 0) -> int:
         """Suppressed rFFT bins of a signal of ``d`` samples."""
         return reference.cutoff(self.ratio_of(index), d)
@@ -202,6 +211,24 @@ class FilterSpec:
         if not isinstance(self.ratio, tuple):
             return self
         return replace(self, ratio=tuple(self.ratio[i] for i in indices))
+
+
+def is_sample_order(order: str | Sequence[int] | None) -> bool:
+    """Return True if the order moves single samples, so that no view can express it."""
+    return order is not None and (not isinstance(order, str) or order.startswith("random"))
+
+
+@lru_cache(maxsize=8)
+def _integers(raw: bytes) -> tuple[int, ...]:
+    return tuple(np.frombuffer(raw, np.int64).tolist())
+
+
+def as_order(order: Any) -> Any:
+    """Return an order that can be a key; of equal tensors and arrays the same object."""
+    if order is None or isinstance(order, (str, tuple)):
+        return order
+    numbers = np.asarray(order)
+    return _integers(numbers.astype(np.int64).tobytes())
 
 
 def as_tuples(value: Any) -> Any:

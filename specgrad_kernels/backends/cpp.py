@@ -123,6 +123,8 @@ class _FilterDesign(NamedTuple):
     hop: int = 0
     width: int = 0
     removes_mean: bool = False
+    row_columns: int = 0
+    row_inner: int = 1
     taps: bytes = b""
     column_radices: bytes = b""
     row_radices: bytes = b""
@@ -155,6 +157,13 @@ def _integers(numbers: Sequence[int]) -> bytes:
     return np.array(numbers, np.int64).tobytes()
 
 
+def _passes(grid: design.Grid) -> dict[str, Any]:
+    return {
+        "column_radices": _integers(design.transform_passes(grid.rows)),
+        "row_radices": _integers(design.transform_passes(grid.columns)),
+    }
+
+
 def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explained:
     numbers = spec.kind.numbers(parameters, d, spec)
     assert numbers is not None
@@ -165,6 +174,16 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explain
         bound = numbers.norm * design.average_rounding(double, numbers.radius, numbers.box)
         weights = numbers.weights.tobytes()
         made = _FilterDesign(strategy, double, d, cost, weights, numbers.boundary)
+        grid = design.wide_grid(d, numbers.radius, lanes)
+        if not numbers.box and grid.cost < cost:
+            bound = numbers.norm * design.rounding(double, design.transform_units(grid.size))
+            made = made._replace(
+                strategy="wide",
+                cost=grid.cost,
+                gains=design.wide_gains(numbers.weights, grid.size).tobytes(),
+                taps=weights,
+                **_passes(grid),
+            )
         return _Explained(made, spec.method, bound, numbers.norm)
     try:
         chosen = design.remove_low_band(d, numbers.removed, double, lanes, spec.strategy)
@@ -174,8 +193,10 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explain
             f"the tables for a layer of {d} samples do not fit the memory, since its "
             "length has a large prime factor; leave the layer out, or filter it in pieces"
         ) from None
+    is_mean = chosen.strategy == "dense" and chosen.cutoff == 1 and chosen.removed[0] == 1
+    columns, inner = numbers.row or (d, 1)
     made = _FilterDesign(
-        chosen.strategy.replace("padded", "full"),
+        "mean" if is_mean else chosen.strategy.replace("padded", "full"),
         double,
         d,
         chosen.cost,
@@ -183,9 +204,10 @@ def _design(spec: FilterSpec, parameters: Any, d: int, double: bool) -> _Explain
         hop=chosen.hop,
         width=chosen.width,
         removes_mean=chosen.cutoff > 1 and bool(chosen.removed[0] == 1),
+        row_columns=columns,
+        row_inner=inner,
         taps=chosen.taps.tobytes(),
-        column_radices=_integers(design.transform_passes(chosen.grid.rows)),
-        row_radices=_integers(design.transform_passes(chosen.grid.columns)),
+        **_passes(chosen.grid),
     )
     is_band = chosen.strategy == "band"
     name = f"band /{chosen.hop}, window {chosen.width}" if is_band else chosen.strategy

@@ -32,6 +32,8 @@ class Bins:
     """Take ``removed`` of the first rFFT bins out of a signal; later bins are kept."""
 
     removed: Array
+    row: tuple[int, int] | None = None
+    """Of a mean: it is summed by rows of so many columns of so many samples."""
 
     @property
     def norm(self) -> float:

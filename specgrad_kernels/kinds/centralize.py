@@ -20,6 +20,27 @@ if TYPE_CHECKING:
     from specgrad_kernels.spec import FilterSpec
 
 
+_MOST_INNER = 64  # as kMostSlots in csrc/mean.h
+_SHORT = 32
+
+
+def row_of(shape: Sequence[int]) -> tuple[int, int]:
+    """Columns of a row and samples of a column, in whose order a mean is summed.
+
+    The last dimensions as far as they are small, such as a kernel's, and the one before them.
+
+    >>> row_of((64, 3, 3)), row_of((16, 64, 3, 3)), row_of((4096, 1000)), row_of((3, 3))
+    ((64, 9), (64, 9), (1000, 1), (9, 1))
+    """
+    if math.prod(shape) <= _SHORT:
+        return math.prod(shape), 1
+    dims = [size for size in shape if size > 1]
+    inner = 1
+    while len(dims) > 1 and inner * dims[-1] <= _MOST_INNER:
+        inner *= dims.pop()
+    return dims[-1], inner
+
+
 class Centralize(Kind):
     """Subtracts means."""
 
@@ -40,11 +61,13 @@ class Centralize(Kind):
     def changed_bins(self, spec: FilterSpec, d: int, index: int) -> int:
         return int(d > 1)
 
-    def parameters(self, spec: FilterSpec, shape: Sequence[int], index: int) -> int | None:
-        return 1 if math.prod(shape) > 1 else None
+    def parameters(
+        self, spec: FilterSpec, shape: Sequence[int], index: int
+    ) -> tuple[int, int] | None:
+        return row_of(shape) if math.prod(shape) > 1 else None
 
-    def reference(self, signals: Tensor, parameters: int, spec: FilterSpec) -> Tensor:
+    def reference(self, signals: Tensor, parameters: tuple[int, int], spec: FilterSpec) -> Tensor:
         return signals - signals.mean(dim=-1, keepdim=True)
 
-    def numbers(self, parameters: int, d: int, spec: FilterSpec) -> Bins:
-        return Bins(np.ones(1))
+    def numbers(self, parameters: tuple[int, int], d: int, spec: FilterSpec) -> Bins:
+        return Bins(np.ones(1), parameters)

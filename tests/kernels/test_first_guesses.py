@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import backward, filtered, small_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specgrad_kernels import FilterPlan, FilterSpec, filter_grads_, select_layers
 
@@ -99,6 +100,30 @@ def test_the_step_filters_then_clips():
         torch.testing.assert_close(
             parameter.grad, expected[name] * (0.01 / norm), rtol=1e-4, atol=0
         )
+
+
+class _HostReads(TorchDispatchMode):
+    """Count values that the host asks a device for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_clipping_under_a_scale_reads_nothing_on_the_host():
+    """As GradScaler hands its scale to an optimizer that takes it off inside its step."""
+    layer = torch.nn.Linear(8, 8, bias=False)
+    layer.weight.grad = torch.randn(8, 8)
+    optimizer = torch.optim.SGD([layer.weight], lr=1.0, fused=True)
+    optimizer.grad_scale = torch.tensor(64.0)
+    FilterPlan([("weight", layer.weight)]).attach(optimizer, max_norm=0.01)
+    before = layer.weight.detach().clone()
+    with _HostReads() as reads:
+        optimizer.step()
+    assert reads.count == 0
+    assert (layer.weight - before).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
 @pytest.mark.parametrize("max_norm", [0, -1.0])

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from specgrad_kernels import checks
-from specgrad_kernels.layout import is_sample_order, permute_axes, sample_order
-from specgrad_kernels.spec import FilterSpec
+from specgrad_kernels.layout import permute_axes, sample_order
+from specgrad_kernels.spec import FilterSpec, is_sample_order
 from specgrad_study.diagnosis.snapshot import Snapshot
 from specgrad_study.diagnosis.spectra import (
     LayerSpectrum,

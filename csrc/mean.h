@@ -1,0 +1,284 @@
+// Means of groups of samples, subtracted in place. Included inside the namespace of an instruction
+// set.
+//
+// The order of additions follows from the logical shape alone, so that gradients of every layout
+// have the bits of a contiguous one, and none is copied to be summed. A signal is rows of `columns`
+// times `inner` samples. Sample i of a row is added to accumulator i % (slots * lanes), where there
+// are `inner` slots, or 4 if that is 1: contiguous rows are read vector by vector, those whose
+// columns are contiguous column by column, rows that lie side by side a vector of rows at a time.
+
+constexpr int kMostSlots = 64;  // as _MOST_INNER in kinds/centralize.py
+constexpr int64_t kBlocksInALeaf = 16;
+
+// sums[s] = sum over blocks b of at(b, s), halved until few numbers are added one after the other.
+template <int Slots, class T, class At>
+static void sum_slots(int64_t first, int64_t blocks, int any_slots, Vec<T>* sums, const At& at) {
+  const int slots = Slots ? Slots : any_slots;
+  if (blocks > kBlocksInALeaf) {
+    Vec<T> right[Slots ? Slots : kMostSlots];
+    sum_slots<Slots, T>(first, blocks / 2, slots, sums, at);
+    sum_slots<Slots, T>(first + blocks / 2, blocks - blocks / 2, slots, right, at);
+    for (int s = 0; s < slots; ++s) sums[s] += right[s];
+    return;
+  }
+  Vec<T> leaf[Slots ? Slots : kMostSlots];
+  for (int s = 0; s < slots; ++s) leaf[s] = Vec<T>{};
+  for (int64_t b = first; b < first + blocks; ++b) {
+#pragma GCC unroll 9
+    for (int s = 0; s < slots; ++s) leaf[s] += at(b, s);
+  }
+  for (int s = 0; s < slots; ++s) sums[s] = leaf[s];
+}
+
+template <class T, class At>
+static SPECGRAD_INLINE void sum_any_slots(int64_t blocks, int slots, Vec<T>* sums, const At& at) {
+  const bool known = with_constant<4, 9>(
+      slots, SPECGRAD_EACH { sum_slots<index, T>(0, blocks, slots, sums, at); });
+  if (!known) sum_slots<0, T>(0, blocks, slots, sums, at);
+}
+
+// Sum of slots `step` vectors apart, halved.
+template <class T>
+static Vec<T> fold_slots(const Vec<T>* sums, int slots, int step = 1) {
+  if (slots == 1) return sums[0];
+  const int half = slots / 2;
+  return fold_slots<T>(sums, half, step) + fold_slots<T>(sums + half * step, slots - half, step);
+}
+
+// The sum of all lanes, and of the samples that make no whole block.
+template <class T>
+static T finish_sum(Vec<T> sums, const T* rest, int64_t count) {
+  for (; count >= kLanes<T>; count -= kLanes<T>, rest += kLanes<T>) sums += load(rest);
+  T total = sum_lanes<T>(sums);
+  for (int64_t i = 0; i < count; ++i) total += rest[i];
+  return total;
+}
+
+// Signals up to this length prefetch the one behind them.
+constexpr int64_t kPrefetchedSamples = 1 << 15;
+
+// Prefetches its own samples, or of a short row half as much from `next`.
+template <class T>
+static T sum_row(const T* x, int64_t columns, int inner, const T* next) {
+  constexpr int lanes = kLanes<T>;
+  const int slots = inner == 1 ? 4 : inner;
+  const int64_t d = columns * inner, blocks = d / (slots * lanes);
+  const bool is_long = d > kPrefetchedSamples;
+  T total = 0;
+  if (d < 2 * lanes) {
+    for (int64_t i = 0; i < d; ++i) total += x[i];
+    return total;
+  }
+  Vec<T> sums[kMostSlots];
+  sum_any_slots<T>(blocks, slots, sums, [=](int64_t b, int s) __attribute__((always_inline)) {
+    const int64_t at = (b * slots + s) * lanes;
+    if (s % kVectorsALine == 0 && is_long) prefetch(x + at + kAhead<T>);
+    if (s % 4 == 0 && !is_long) prefetch(next + at / 2);
+    return load(x + at);
+  });
+  const int64_t done = blocks * slots * lanes;
+  return finish_sum<T>(fold_slots<T>(sums, slots), x + done, d - done);
+}
+
+// Of a row whose sample (c, k) is x[offsets[k] + c].
+template <class T>
+static T sum_columns(const T* x, int64_t columns, int inner, const int64_t* offsets) {
+  constexpr int lanes = kLanes<T>;
+  const int64_t blocks = columns / lanes;
+  const int slots = inner;
+  Vec<T> sums[kMostSlots];
+  sum_any_slots<T>(blocks, slots, sums, [=](int64_t b, int s) __attribute__((always_inline)) {
+    return load(x + offsets[s] + b * lanes);
+  });
+  alignas(64) T ordered[kMostSlots * kLanes<T>];
+  for (int c = 0; c < lanes; ++c) {
+    for (int k = 0; k < inner; ++k) ordered[c * inner + k] = sums[k][c];
+  }
+  for (int s = 0; s < slots; ++s) sums[s] = load(ordered + s * lanes);
+  const int64_t done = blocks * lanes;
+  for (int64_t c = done; c < columns; ++c) {
+    for (int k = 0; k < inner; ++k) ordered[(c - done) * inner + k] = x[offsets[k] + c];
+  }
+  return finish_sum<T>(fold_slots<T>(sums, slots), ordered, (columns - done) * inner);
+}
+
+// Of `Vectors` vectors of rows side by side, with samples `stride` apart.
+template <int Vectors, class T>
+static void sum_beside(const T* x, int64_t columns, int64_t stride, T* totals) {
+  constexpr int lanes = kLanes<T>, width = 4 * lanes;
+  const auto at = [=](int64_t b, int s) __attribute__((always_inline)) {
+    return load(x + (b * width + s / Vectors) * stride + s % Vectors * lanes);
+  };
+  const int64_t whole = columns / width, vectors = columns % width / lanes;
+  const int rest = static_cast<int>(columns % lanes);
+  Vec<T> sums[width * Vectors];  // set where there are whole blocks
+  if (whole) sum_slots<width * Vectors, T>(0, whole, 0, sums, at);
+  for (int v = 0; v < Vectors; ++v) {
+    Vec<T> total = {};
+    for (int lane = 0; lane < lanes; ++lane) {
+      Vec<T> sum = whole ? fold_slots<T>(sums + lane * Vectors + v, 4, lanes * Vectors) : Vec<T>{};
+      for (int64_t i = 0; i < vectors; ++i) {
+        sum += at(whole, (static_cast<int>(i) * lanes + lane) * Vectors + v);
+      }
+      if (columns >= lanes) total += sum;
+    }
+    for (int i = 0; i < rest; ++i) {
+      total += at(whole, (static_cast<int>(vectors) * lanes + i) * Vectors + v);
+    }
+    store(totals + v * lanes, total);
+  }
+}
+
+// Sums of `rows` rows side by side, as many as are whole vectors; returns how many.
+template <class T>
+static int64_t sum_all_beside(const T* x, int64_t rows, int64_t columns, int64_t stride,
+                              T* totals) {
+  constexpr int lanes = kLanes<T>, line = kVectorsALine * lanes;
+  int64_t row = 0;
+  for (; row + line <= rows; row += line) {
+    sum_beside<kVectorsALine>(x + row, columns, stride, totals + row);
+  }
+  for (; row + lanes <= rows; row += lanes) {
+    sum_beside<1>(x + row, columns, stride, totals + row);
+  }
+  return row;
+}
+
+// From the last sample to the first of a long signal, whose end is still in the caches. While a
+// short one is written, the other half of the one behind it is prefetched: else the memory would
+// idle as long as the caches are worked on.
+template <class T>
+static void subtract(T* x, int64_t d, T mean) {
+  constexpr int lanes = kLanes<T>, wide = 4 * lanes;
+  const int64_t whole = d / wide * wide;
+  const auto subtract_block = [=](T* block) __attribute__((always_inline)) {
+    repeat<4>(SPECGRAD_EACH {
+      T* p = block + index * lanes;
+      store(p, load(p) - mean);
+    });
+  };
+  for (int64_t i = whole; i < d; ++i) x[i] -= mean;
+  if (d > kPrefetchedSamples) {
+    for (int64_t i = whole; (i -= wide) >= 0;) subtract_block(x + i);
+    return;
+  }
+  for (int64_t i = 0; i < whole; i += wide) {
+    prefetch(x + d + (whole + i) / 2);
+    subtract_block(x + i);
+  }
+}
+
+// Where sample i of a signal lies.
+static inline int64_t offset_of(const Layout& layout, int64_t i) {
+  int64_t offset = 0;
+  for (int dim = layout.dims - 1; dim >= 0; --dim) {
+    offset += i % layout.sizes[dim] * layout.strides[dim];
+    i /= layout.sizes[dim];
+  }
+  return offset;
+}
+
+// One signal. `scratch` holds a row and the sums of all rows.
+template <class T>
+static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch) {
+  const Layout& layout = *signal.layout;
+  const int64_t d = layout.d, columns = plan.columns, row = columns * plan.inner, rows = d / row;
+  const int inner = plan.inner;
+  T* const totals = scratch + row;
+  T* const x = static_cast<T*>(signal.data);
+  const auto mean = [&] {
+    const T total = rows == 1 ? totals[0] : sum_row<T>(totals, rows, 1, totals);
+    return total / static_cast<T>(d);
+  };
+  const bool own = element_size(layout.dtype) == sizeof(T);
+  if (own && layout.contiguous()) {
+    const T* next = d <= kPrefetchedSamples ? x + d : x;
+    for (int64_t r = 0; r < rows; ++r) {
+      totals[r] = sum_row<T>(x + r * row, columns, inner, rows == 1 ? next : x);
+    }
+    return subtract(x, d, mean());
+  }
+  if (own && inner == 1 && layout.dims == 2 && layout.strides[0] == 1 && layout.sizes[0] == rows) {
+    const int64_t stride = layout.strides[1];
+    for (int64_t r = sum_all_beside(x, rows, columns, stride, totals); r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) scratch[c] = x[c * stride + r];
+      totals[r] = sum_row<T>(scratch, columns, 1, scratch);
+    }
+    const T found = mean();
+    for (int64_t c = 0; c < columns; ++c) subtract(x + c * stride, rows, found);
+    return;
+  }
+  if (own && inner > 1 && offset_of(layout, inner) == 1) {
+    int64_t offsets[kMostSlots];
+    for (int k = 0; k < inner; ++k) offsets[k] = offset_of(layout, k);
+    const auto start = [&](int64_t r) { return x + offset_of(layout, r * row); };
+    for (int64_t r = 0; r < rows; ++r) {
+      totals[r] = sum_columns<T>(start(r), columns, inner, offsets);
+    }
+    const T found = mean();
+    if (offset_of(layout, d - 1) == d - 1) return subtract(x, d, found);  // no gaps
+    for (int64_t r = 0; r < rows; ++r) {
+      T* const first = start(r);
+      for (int k = 0; k < inner; ++k) subtract(first + offsets[k], columns, found);
+    }
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    read_samples(signal, r * row, (r + 1) * row, scratch);
+    totals[r] = sum_row<T>(scratch, columns, inner, scratch);
+  }
+  const T found = mean();
+  for (int64_t r = 0; r < rows; ++r) {
+    if (rows > 1) read_samples(signal, r * row, (r + 1) * row, scratch);
+    for (int64_t i = 0; i < row; ++i) scratch[i] -= found;
+    write_samples(signal, r * row, (r + 1) * row, scratch);
+  }
+}
+
+// A run of signals. Those that lie side by side are summed together.
+template <class T>
+static void subtract_means(const MeanPlan& plan, const Signal& run, T* scratch) {
+  const Layout& layout = *run.layout;
+  T* const x = static_cast<T*>(run.data);
+  int64_t done = 0;
+  const bool own = element_size(layout.dtype) == sizeof(T);
+  if (own && layout.contiguous() && layout.d < 2 * kLanes<T>) {
+    const auto each = [&](int64_t d) __attribute__((always_inline)) {
+      for (; done < run.count; ++done) {
+        T* const p = reinterpret_cast<T*>(reinterpret_cast<char*>(x) + done * run.step);
+        T total = 0;
+        for (int64_t i = 0; i < d; ++i) total += p[i];
+        const T mean = total / static_cast<T>(d);
+        for (int64_t i = 0; i < d; ++i) p[i] -= mean;
+      }
+    };
+    if (!with_constant<9>(layout.d, SPECGRAD_EACH { each(index); })) each(layout.d);
+    return;
+  }
+  if (own && run.count > 1 && run.step == sizeof(T) && layout.dims == 1 && plan.inner == 1 &&
+      plan.columns == layout.d) {
+    constexpr int most = 256;
+    alignas(64) T means[most];
+    const int64_t stride = layout.strides[0];
+    for (int64_t n = most; n == most; done += n) {
+      n = std::min<int64_t>(most, run.count - done);
+      if (layout.d < 2 * kLanes<T>) {
+        std::fill_n(means, n, T(0));
+        for (int64_t c = 0; c < layout.d; ++c) {
+          for (int64_t i = 0; i < n; ++i) means[i] += x[done + c * stride + i];
+        }
+      } else {
+        n = sum_all_beside(x + done, n, layout.d, stride, means);
+      }
+      const T length = static_cast<T>(layout.d);
+      for (int64_t i = 0; i < n; ++i) means[i] /= length;
+      for (int64_t c = 0; c < layout.d; ++c) {
+        T* const p = x + done + c * stride;
+        for (int64_t i = 0; i < n; ++i) p[i] -= means[i];
+      }
+    }
+  }
+  for (; done < run.count; ++done) {
+    subtract_mean(plan, {run.layout, static_cast<char*>(run.data) + done * run.step}, scratch);
+  }
+}
