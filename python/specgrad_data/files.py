@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -20,8 +22,11 @@ Array = NDArray[np.generic]
 # how the arrays of training and test samples are called in npz files
 SAMPLES = ("x_train", "y_train", "x_test", "y_test")
 # np.load raises these too when a file is none of its kind: TypeError for a lone array,
-# RuntimeError for zip features that no npz file has
-NOT_NUMPY = (TypeError, RuntimeError, MemoryError, zipfile.BadZipFile)
+# RuntimeError for zip features that no npz file has, TokenError for a header that breaks off
+NOT_NUMPY = (
+    *(TypeError, RuntimeError, MemoryError, zipfile.BadZipFile),
+    *(lzma.LZMAError, tokenize.TokenError),
+)
 
 
 def missing(name: str, folder: Path, file: str = "") -> DataError:

@@ -15,6 +15,8 @@ from specgrad_data.errors import DataError, installing
 from specgrad_data.files import Array, readable
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".webp")
+# Pillow's decoders of these; the others are for formats that few have looked at
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
 # image files, each with its label
 Labelled = list[tuple[Path, int]]
 
@@ -43,11 +45,11 @@ def decode_images(
     pixels: NDArray[np.uint8] | None = None
     for place, (name, encoded) in enumerate(sources):
         try:
-            with Image.open(io.BytesIO(encoded)) as image:
+            with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
                 if mode is None:
                     mode = "L" if image.mode in ("1", "L", "I;16", "LA") else "RGB"
                 converted = image.convert(mode)
-        except (Image.DecompressionBombError, OSError, ValueError, SyntaxError, EOFError) as error:
+        except Exception as error:  # decoders raise whatever a damaged header leads them to
             # which Pillow says of the bytes in memory, by their address
             unknown = isinstance(error, UnidentifiedImageError)
             reason = "its format is not known" if unknown else error

@@ -41,10 +41,10 @@ from specgrad_fl.summary import summarise
 # of whoever plays rounds; and of the command that started a federation to play them
 LOCK, FEDERATION_LOCK = LOCKS = ("lock", "federation.lock")
 _DIGEST_LINE = "# digest of the settings that decide the result: "
-_BEFORE_THE_FIRST_ROUND = (
+_UNTIL_THE_FIRST_ROUND = (
     *("config.toml", "environment.json", "inputs.json", "partition.npz", "partition.png"),
     *("metrics.jsonl", "metrics.csv", "events.out.tfevents.*.specgrad", "last.safetensors"),
-    *("previous.safetensors", *LOCKS),
+    *("previous.safetensors", "best.safetensors", "clients/*.safetensors", *LOCKS),
 )
 
 
@@ -162,11 +162,12 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove a run that came to nothing, and no file besides."""
-        for name in _BEFORE_THE_FIRST_ROUND:
+        for name in _UNTIL_THE_FIRST_ROUND:
             for path in self.path.glob(name):
                 path.unlink()
-        with suppress(OSError):  # somebody put a file there meanwhile
-            self.path.rmdir()
+        for folder in (self.clients_path, self.path):
+            with suppress(OSError):  # it never was, or somebody put a file there meanwhile
+                folder.rmdir()
 
     def reconfigure(self, config: Config) -> None:
         """Write the configuration, and what tells whether its decisive settings were changed."""
@@ -254,13 +255,15 @@ class RunDirectory:
         A run does without it, and it is written anew with the next checkpoint.
         """
         try:
-            return storage.load_tensors(self.previous_path)[1]
-        except RunError:
+            facts = storage.load_facts(self.previous_path)
+            kept = {int(k): int(v) for k, v in facts["client_rounds"].items()}
+            return {"rounds": int(facts["rounds"]), "client_rounds": kept}
+        except (RunError, KeyError, ValueError, TypeError, AttributeError):
             return {}
 
     def previous_rounds(self) -> dict[int, int]:
         """Rounds of the client states that the checkpoint before the last needs."""
-        return {int(k): v for k, v in self.previous().get("client_rounds", {}).items()}
+        return self.previous().get("client_rounds", {})
 
     def load_rounds(self) -> int:
         """Number of rounds that the stored state has seen."""

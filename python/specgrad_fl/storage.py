@@ -74,7 +74,10 @@ def link(path: Path, other: Path) -> None:
         except OSError:  # a file system without hard links
             shutil.copyfile(path, temporary)
         os.replace(temporary, other)
+        temporary.unlink(missing_ok=True)  # which stays where both were names of one file already
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise cannot_write(other, error) from error
 
 
@@ -138,22 +141,35 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
     return found
 
 
-def load_tensors(path: Path, expected: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Load the result of :func:`save_tensors`; with ``expected``, only if it has that digest.
-
-    Files that were written before there were digests are taken as they are.
-    """
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A file of :func:`save_tensors` and its facts; a refusal where it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            facts = dict(json.loads((file.metadata() or {})["facts"]))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            yield file, dict(json.loads((file.metadata() or {})["facts"]))
     except FileNotFoundError as error:
         raise spoiled(f"{path} is missing") from error
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         why = f"{path} is not a checkpoint of this trainer or is damaged ({error!r})"
         raise spoiled(why) from error
+
+
+def load_facts(path: Path) -> dict[str, Any]:
+    """Read the facts of a file of tensors, unchecked: its digest would need all of them."""
+    with _opened(path) as (_, facts):
+        facts.pop(DIGEST, None)
+        return facts
+
+
+def load_tensors(path: Path, expected: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Load the result of :func:`save_tensors`; with ``expected``, only if it has that digest.
+
+    Files that were written before there were digests are taken as they are.
+    """
+    with _opened(path) as (file, facts):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     own = facts.pop(DIGEST, "")
     stored = expected or own
     if not stored and NEWER in facts:
@@ -300,5 +316,5 @@ class ClientStates(ClientRounds):
         listed = (*self.newest.items(), *self.previous.items())
         needed = {client_path(self.folder, *each) for each in listed}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            if path not in needed and _OURS.fullmatch(path.name):
+            if path not in needed and _OURS.fullmatch(path.name) and path.is_file():
                 path.unlink()

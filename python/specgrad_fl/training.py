@@ -64,7 +64,8 @@ def _lock_of(config: Config) -> str:
 
 def _discard_empty(run: RunDirectory) -> None:
     """Remove a run that never finished a round, unless another process is at work on it."""
-    with contextlib.suppress(RunError), run.locked():
+    # where nothing can be removed either, the reason is the first one
+    with contextlib.suppress(RunError, OSError), run.locked():
         metrics = run.metrics_path
         if not (metrics.is_file() and metrics.stat().st_size):
             run.discard()

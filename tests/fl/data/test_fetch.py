@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import random
 import stat
 import tarfile
 import threading
@@ -12,11 +14,14 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
-from specgrad_data import DataError
+from specgrad_data import DataError, DataWarning
 from specgrad_data import catalog as list_entries
+from specgrad_data import fetch as fetch_module
 from specgrad_data.catalog import ENTRIES, Entry, RemoteFile, is_archive
-from specgrad_data.fetch import fetch, unpack
+from specgrad_data.fetch import fetch, is_here, unpack
+from specgrad_data.files import read_npz
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -109,6 +114,7 @@ def register(
         f"{server.url}/{name}",
         size=len(content),
         md5=hashlib.md5(content).hexdigest(),
+        sha256=hashlib.sha256(content).hexdigest(),
     )
     monkeypatch.setitem(
         ENTRIES, "toy", Entry("toy", "a toy", files=(file,), provides=provides or {})
@@ -209,7 +215,7 @@ def test_part_that_is_too_long_or_whole(toy: Server, tmp_path: Path):
 def test_unknown_size_and_nothing_left_to_send(
     toy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    file = RemoteFile("toy.npy", f"{toy.url}/toy.npy", md5=hashlib.md5(CONTENT).hexdigest())
+    file = RemoteFile("toy.npy", f"{toy.url}/toy.npy", sha256=hashlib.sha256(CONTENT).hexdigest())
     monkeypatch.setitem(ENTRIES, "toy", Entry("toy", "a toy", files=(file,)))
     part = tmp_path / "toy" / "toy.npy.part"
     part.parent.mkdir()
@@ -224,7 +230,7 @@ def test_unknown_size_and_nothing_left_to_send(
 
 def test_wrong_checksum_removes_the_file(toy: Server, tmp_path: Path):
     toy.files["toy.npy"] = CONTENT[::-1]
-    with pytest.raises(DataError, match=r"toy\.npy has md5 .* instead of .* was removed"):
+    with pytest.raises(DataError, match=r"toy\.npy has sha256 .* instead of .* was removed"):
         fetch("toy", tmp_path)
     assert list((tmp_path / "toy").iterdir()) == []
 
@@ -266,9 +272,64 @@ def test_missing_on_the_server_and_no_server(toy: Server, tmp_path: Path):
         fetch("toy", tmp_path, base_url="http://127.0.0.1:9/")
 
 
-def test_other_addresses_than_http_are_refused(toy: Server, tmp_path: Path):
-    with pytest.raises(DataError, match="not http or https"):
+def unpublished(monkeypatch: pytest.MonkeyPatch, server: Server, md5: str | None = None) -> None:
+    """Take the SHA-256 of the file out of the catalogue."""
+    file = RemoteFile("toy.npy", f"{server.url}/toy.npy", md5=md5)
+    monkeypatch.setitem(ENTRIES, "toy", Entry("toy", "a toy", files=(file,)))
+
+
+def test_addresses_that_others_could_answer_are_refused(
+    toy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with pytest.raises(DataError, match="is not https"):
         fetch("toy", tmp_path, base_url=f"file://{tmp_path}")
+    unpublished(monkeypatch, toy, hashlib.md5(CONTENT).hexdigest())
+    with pytest.raises(DataError, match="is not https, and no SHA-256 of the file is known"):
+        fetch("toy", tmp_path)
+    assert toy.ranges == []
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    assert fetch("toy", tmp_path, sha256={"toy.npy": digest})
+    with pytest.raises(DataError, match=r"sha256 names 'toy\.npz'; did you mean 'toy.npy'"):
+        fetch("toy", tmp_path, sha256={"toy.npz": digest})
+
+
+def test_a_redirection_to_http_is_refused(
+    toy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first address is https as far as is asked; what answers is not."""
+    unpublished(monkeypatch, toy)
+    check, asked = fetch_module._check_address, []
+    monkeypatch.setattr(
+        fetch_module, "_check_address", lambda f, u: check(f, u) if asked else asked.append(u)
+    )
+    with pytest.raises(DataError, match="is not https"):
+        fetch("toy", tmp_path)
+    assert not (tmp_path / "toy" / "toy.npy").exists()
+
+
+def test_the_first_file_is_kept_as_the_right_one(
+    toy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Where no SHA-256 is published, in the format of sha256sum."""
+    unpublished(monkeypatch, toy)
+    path = tmp_path / "toy" / "toy.npy"
+    path.parent.mkdir()
+    assert not is_here(ENTRIES["toy"], tmp_path)
+    path.write_bytes(CONTENT)
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    with pytest.warns(DataWarning, match=f"SHA256SUMS now has {digest}"):
+        fetch("toy", tmp_path)
+    assert (tmp_path / "toy" / "SHA256SUMS").read_text() == f"{digest}  toy.npy\n"
+    fetch("toy", tmp_path)
+    path.write_bytes(CONTENT[::-1])
+    with pytest.raises(DataError, match=f"instead of {digest}"):
+        fetch("toy", tmp_path)
+    path.unlink()
+    assert not is_here(ENTRIES["toy"], tmp_path)
+    fetch("toy", tmp_path)  # over http too now
+    path.with_name("SHA256SUMS").write_text("no digest\n")
+    with pytest.raises(DataError, match="SHA256SUMS cannot be read"):
+        fetch("toy", tmp_path)
 
 
 def test_folder_that_cannot_be_written(toy: Server, tmp_path: Path):
@@ -399,12 +460,47 @@ def test_damaged_archive(tmp_path: Path, kind: str, cut: int):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_DEFLATED])
+def test_changed_bytes_of_an_archive_are_refused(tmp_path: Path, kind: int):
+    """Each decoder has errors of its own."""
+    for seed in range(20):
+        draw = random.Random(seed)
+        path = tmp_path / f"{seed}.npz"
+        with zipfile.ZipFile(path, "w", kind) as package:
+            package.writestr("x.npy", draw.randbytes(200))
+        content = bytearray(path.read_bytes())
+        for _ in range(5):
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        for read in (lambda p: unpack(p, tmp_path / "out"), lambda p: read_npz(p, ("x",))):
+            with contextlib.suppress(DataError):
+                read(path)
+
+
+def test_a_header_that_breaks_off_is_refused(tmp_path: Path):
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    content = (tmp_path / "x.npy").read_bytes().replace(b"}", b"(")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as package:
+        package.writestr("x.npy", content)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_npz(tmp_path / "x.npz", ("x",))
+
+
+# nobody publishes a SHA-256 of these: pinned when they are first downloaded
+UNPUBLISHED = (
+    "qmnist-train-images-idx3-ubyte.gz",
+    "qmnist-test-images-idx3-ubyte.gz",
+    "CIFAR-100-C.tar",
+)
+
+
 def test_catalogue_is_complete():
     for entry in list_entries():
         assert entry.what
         assert entry.files or entry.by_hand or entry.name == "digits"
         for file in entry.files:
-            assert file.url.startswith("http")
-            assert file.md5 is not None
-            assert len(file.md5) == 32
+            assert file.url.startswith("https://")
+            assert file.sha256 is None or len(file.sha256) == 64
+            assert file.md5 is None or len(file.md5) == 32
+            assert file.sha256 or (file.md5 and file.name in UNPUBLISHED)
             assert not is_archive(file.name) or entry.provides

@@ -78,9 +78,9 @@ def test_arrays_of_a_loader_that_are_refused():
             own.load_by(lambda changes=changes: {**arrays, **changes}, "a:b", {})
 
 
-def encode(image: np.ndarray) -> bytes:
+def encode(image: np.ndarray, kind: str = "png") -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "png")
+    Image.fromarray(image).save(buffer, kind)
     return buffer.getvalue()
 
 
@@ -115,6 +115,13 @@ def test_image_folders_that_are_refused(tmp_path: Path):
     (tmp_path / "train" / "dog" / "9.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"9\.png cannot be decoded \(its format is not known\)"):
         load(name)
+    # a decoder that is not for these suffixes, and raises what it likes
+    dds = bytearray(encode(pixels(8, 8, 3), "DDS"))
+    dds[80:84] = b"\0\0\0\0"
+    for content in (bytes(dds), encode(pixels(8, 8, 3), "TIFF")):
+        (tmp_path / "train" / "dog" / "9.png").write_bytes(content)
+        with pytest.raises(DataError, match=r"9\.png cannot be decoded"):
+            load(name)
     (tmp_path / "train" / "dog" / "9.png").unlink()
     (tmp_path / "test" / "emu").mkdir()
     with pytest.raises(DataError, match="emu is a class without training images"):

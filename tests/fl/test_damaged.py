@@ -1,0 +1,177 @@
+"""Random changes of a run's files, through every reader: noticed, or without any effect."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from federations import files_of, rounds_of
+from specgrad_fl import cli, load_run, models, plots, training
+from specgrad_fl.errors import RunError
+from specgrad_fl.runs import RunDirectory
+from specgrad_study.fleet import Job, stored_outcome
+from specgrad_study.paper.archive import Finished
+from torch import nn
+
+CHANGES = 200
+# changed, these cannot change a result: pictures, what other programs read, and locks
+FOR_OTHERS = ("partition.png", "curves.png", "clients.png", "metrics.csv", "lock")
+IN_THE_SUITE = 20
+BEGUN_WITH = {"model": "tiny", "clients": 4, "rounds": 3, "method": "scaffold", "validation": 0.1}
+
+
+def tiny(num_classes, in_channels):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, num_classes))
+
+
+@pytest.fixture(autouse=True)
+def _tiny_model(monkeypatch):
+    monkeypatch.setitem(models.MODELS, "tiny", tiny)
+    monkeypatch.setattr(plots, "clients", lambda *_: None)
+    monkeypatch.setattr(plots, "save", lambda *_, **__: None)
+
+
+@pytest.fixture
+def runs(tmp_path, small):
+    """A finished run, one that was interrupted, and one of another seed."""
+    config = small(**BEGUN_WITH)
+    finished = training.train(config, tmp_path / "finished")
+    other = training.train(config.replace(seed=1), tmp_path / "other")
+    stopped = tmp_path / "stopped"
+
+    def stop(record, _):
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, stopped, watch=stop)
+    return {"finished": finished.path, "stopped": stopped, "other": other.path}
+
+
+def flip(content: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(content))
+    changed = content[place] ^ 1 << draw.randrange(8)
+    return content[:place] + bytes([changed]) + content[place + 1 :]
+
+
+def insert(content: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(content))
+    return content[:place] + draw.randbytes(draw.randrange(1, 9)) + content[place:]
+
+
+def digit(content: bytes, draw: random.Random) -> bytes:
+    """Another digit, as a person may edit a number."""
+    places = [n for n, byte in enumerate(content) if 0x30 <= byte <= 0x39]
+    place = draw.choice(places or [0])
+    return content[:place] + str(draw.randrange(10)).encode() + content[place + 1 :]
+
+
+CONTENTS = {
+    "flip": flip,
+    "insert": insert,
+    "digit": digit,
+    "cut": lambda content, draw: content[: draw.randrange(len(content))],
+    "twice": lambda content, draw: content + content,
+    "empty": lambda content, draw: b"",
+    "noise": lambda content, draw: draw.randbytes(draw.randrange(1, 400)),
+}
+
+
+def change(run: Path, others: list[Path], draw: random.Random) -> str:
+    """Change one file of a run; what was done to it."""
+    files = sorted(p for p in run.rglob("*") if p.is_file() and p.name not in FOR_OTHERS)
+    path = draw.choice([p for p in files if p.stat().st_size])
+    how = draw.choice([*CONTENTS, "remove", "another run's", "folder"])
+    if how in CONTENTS:
+        path.write_bytes(CONTENTS[how](path.read_bytes(), draw))
+    elif how == "another run's":
+        relatives = (other / path.relative_to(run) for other in others)
+        path.write_bytes(draw.choice([p for p in relatives if p.is_file()] or [path]).read_bytes())
+    else:
+        path.unlink()
+        path.mkdir() if how == "folder" else None
+    return f"{how} {path.relative_to(run)}"
+
+
+def told(path: Path) -> dict:
+    """Everything that the readers tell of a run."""
+    run = load_run(path)
+    found = {
+        "summary": run.summary,
+        "rows": [{k: v for k, v in row.items() if "seconds" not in k} for row in run.rows()],
+        "config": run.config.digest,
+    }
+    # as compare, tune and reproduce take it
+    job = Job(run.config.replace(**BEGUN_WITH), path)
+    outcome, report = stored_outcome(job), Finished.read(RunDirectory(path))
+    found |= {"outcome": outcome and outcome.status, "evaluations": report.evaluations}
+    found["report"] = report.summary
+    for which in ("best", "last", "previous"):
+        weights = run.model(which).state_dict()
+        found[which] = {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
+    return found
+
+
+def commands(path: Path, out: Path) -> list[list[str]]:
+    """Every command that reads a run."""
+    diagnosis = ["--out", str(out / "diagnosis"), "--quiet", "--noise-batches=0"]
+    return [
+        ["plot", str(path), "--out", str(out / "plot.png")],
+        ["diagnose", str(path), *diagnosis],
+        ["list", str(path.parent)],
+        ["resume", str(path), "--quiet"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "count", [IN_THE_SUITE, pytest.param(CHANGES, marks=pytest.mark.exhaustive)]
+)
+def test_changed_files_of_a_finished_run(tmp_path, runs, count, capsys):
+    truth, result = told(runs["finished"]), files_of(RunDirectory(runs["finished"]))
+    noticed = 0
+    for seed in range(count):
+        path = tmp_path / "new" / "run"
+        shutil.copytree(runs["finished"], path)
+        what = change(path, [runs["other"], runs["stopped"]], random.Random(seed))
+        try:
+            found = told(path)
+        except RunError:
+            noticed += 1
+        else:
+            assert found == truth, what
+        for command in commands(path, tmp_path / "out"):
+            if command[0] == "diagnose" and seed % 10:
+                continue  # it plays rounds
+            code = cli.main(command)
+            assert code in (0, 2), (what, command)
+            if command[0] == "resume" and code == 0:
+                assert files_of(RunDirectory(path)) == result, what
+        shutil.rmtree(tmp_path / "new")
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        assert "Traceback" not in capsys.readouterr().err
+    assert noticed >= count / 4
+
+
+@pytest.mark.parametrize(
+    "count", [IN_THE_SUITE, pytest.param(CHANGES, marks=pytest.mark.exhaustive)]
+)
+def test_changed_files_of_an_interrupted_run(tmp_path, runs, count):
+    """It is refused, or finished to the byte."""
+    finished = RunDirectory(runs["finished"])
+    result, rounds = files_of(finished), rounds_of(finished)
+    refused = 0
+    for seed in range(count):
+        path = tmp_path / "new" / "run"
+        shutil.copytree(runs["stopped"], path)
+        what = change(path, [runs["other"]], random.Random(seed))
+        try:
+            run = training.resume(path)
+        except RunError:
+            refused += 1
+        else:
+            assert files_of(run) == result, what
+            assert rounds_of(run) == rounds, what
+        shutil.rmtree(tmp_path / "new")
+    assert refused > count / 4

@@ -1,0 +1,160 @@
+"""A kill, and a full disk, at every single file operation of a run: to the byte.
+
+What a process that is killed leaves is what its folder holds at that moment. So one run is played,
+its folder is copied before every operation that changes a file, and every copy is finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from federations import files_of, rounds_of
+from representatives import only
+from specgrad_fl import models, training
+from specgrad_fl.errors import RunError
+from specgrad_fl.methods import METHODS
+from specgrad_fl.runs import RunDirectory
+from torch import nn
+
+# what Python tells of before it is done, with the place of the file's name
+CHANGES = {"os.rename": 1, "os.link": 1, "os.remove": 0, "os.mkdir": 0, "os.rmdir": 0}
+REMOVALS = ("os.remove", "os.rmdir")
+Heard = Callable[[str, Path], None]
+_listener: Heard | None = None
+
+
+def _hear(event: str, arguments: tuple) -> None:
+    """Tell the listener of an operation that changes a file."""
+    if _listener is None:
+        return
+    if event == "open":
+        name, _, flags = arguments
+        if not (isinstance(name, str | Path) and flags & (os.O_WRONLY | os.O_RDWR)):
+            return
+        _listener(event, Path(name))
+    elif event in CHANGES:
+        _listener(event, Path(os.fsdecode(arguments[CHANGES[event]])))
+
+
+sys.addaudithook(_hear)
+
+
+@contextlib.contextmanager
+def listening(folder: Path, heard: Heard, patch) -> Iterator[None]:
+    """Call ``heard`` before every operation on a file of ``folder``, and before every fsync."""
+    global _listener
+
+    def within(event: str, path: Path) -> None:
+        global _listener
+        if folder == path or folder in path.parents:
+            _listener = None  # not of what the listener does itself
+            try:
+                heard(event, path)
+            finally:
+                _listener = within
+
+    def synced(handle: int) -> None:
+        within("os.fsync", Path(os.readlink(f"/proc/self/fd/{handle}")))
+
+    with patch.context() as context:
+        context.setattr(os, "fsync", synced)
+        _listener = within
+        try:
+            yield
+        finally:
+            _listener = None
+
+
+def tiny(num_classes: int, in_channels: int) -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, num_classes))
+
+
+@pytest.fixture(autouse=True)
+def _tiny_model(monkeypatch):
+    monkeypatch.setitem(models.MODELS, "tiny", tiny)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # of a machine that stays alive
+    torch.set_num_threads(1)
+
+
+def federation(small, method: str):
+    settings = {"clients": 4, "active": 3, "rounds": 2, "model": "tiny", "batch_size": 400}
+    return small(**settings, method=method, validation=0.1)
+
+
+def finish(config, path: Path) -> RunDirectory:
+    run = RunDirectory(path)
+    return training.resume(path) if run.exists else training.train(config, path)
+
+
+def contents(folder: Path) -> frozenset:
+    """Everything below a folder, to see whether something has changed."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return frozenset((str(path.relative_to(folder)), path.read_bytes()) for path in files)
+
+
+def assert_same(run: RunDirectory, reference: RunDirectory) -> None:
+    assert files_of(run) == files_of(reference)
+    assert rounds_of(run) == rounds_of(reference)
+    assert run.summary()["final_accuracy"] == reference.summary()["final_accuracy"]
+    assert not list(run.path.rglob("*.specgrad-tmp"))
+
+
+# in the suite every seventh moment of one method
+MOMENTS = only([("scaffold", 7)], [("scaffold", 7), *((method, 1) for method in METHODS)])
+
+
+@pytest.mark.parametrize(("method", "step"), MOMENTS)
+def test_killed_before_every_file_operation(tmp_path, small, method, step, monkeypatch):
+    config = federation(small, method)
+    copies: list[Path] = []
+    seen: set[frozenset] = set()
+    operations = 0
+
+    def copy(*_: object) -> None:
+        nonlocal operations
+        operations += 1
+        if not (tmp_path / "run").exists() or (held := contents(tmp_path / "run")) in seen:
+            return
+        seen.add(held)
+        copies.append(tmp_path / f"copy{len(copies)}")
+        shutil.copytree(tmp_path / "run", copies[-1])
+
+    with listening(tmp_path / "run", copy, monkeypatch):
+        reference = training.train(config, tmp_path / "run")
+    assert operations > 50
+    assert len(copies) > 20
+    for path in copies[::step]:
+        assert_same(finish(config, path), reference)
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize(("method", "step"), MOMENTS)
+def test_a_disk_that_is_full_at_every_file_operation(tmp_path, small, method, step, monkeypatch):
+    config = federation(small, method)
+    reference = training.train(config, tmp_path / "reference")
+    events: list[str] = []
+    with listening(tmp_path / "count", lambda event, _: events.append(event), monkeypatch):
+        training.train(config, tmp_path / "count")
+    needing_room = [n for n, event in enumerate(events) if event not in REMOVALS]
+    for number in needing_room[::step]:
+        path = tmp_path / "run"
+        left = number
+
+        def full(event: str, _: Path) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0 and event not in REMOVALS:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with pytest.raises(RunError, match="No space left"), listening(path, full, monkeypatch):
+            training.train(config, path)
+        assert_same(finish(config, path), reference)
+        shutil.rmtree(path)
