@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,10 @@ NO_SAMPLES = torch.zeros(0, dtype=torch.int64)
 
 @dataclass(frozen=True)
 class ClientResult:
-    """Metrics returned with a client's weights. ``loss`` is the mean over its batches."""
+    """Metrics returned with a client's weights.
+
+    loss: mean over its batches; peak_mib: memory of its process when its message was answered
+    """
 
     client: int
     steps: int
@@ -42,7 +45,7 @@ class ClientResult:
     finite: bool
     seconds: float
     filter_seconds: float
-    peak_mib: float
+    peak_mib: float = 0.0
 
 
 class Stopwatch:
@@ -160,8 +163,16 @@ class ClientRunner:
             return nullcontext()
         return torch.autocast(self.device.type, AMP_DTYPES[self.config.amp])
 
-    def train(self, round_number: int, lr: float, client: int, row: int) -> ClientResult:
-        """Train one client from the board's weights and put what it returns into its row."""
+    def train(
+        self, round_number: int, lr: float, clients: list[int], rows: list[int]
+    ) -> list[ClientResult]:
+        """Train clients from the board's weights and put what each returns into its row."""
+        pairs = zip(clients, rows, strict=True)
+        results = [self._train_one(round_number, lr, client, row) for client, row in pairs]
+        peak = peak_mib()
+        return [replace(result, peak_mib=peak) for result in results]
+
+    def _train_one(self, round_number: int, lr: float, client: int, row: int) -> ClientResult:
         begun = time.perf_counter()
         config, board, flat = self.config, self.board, self.flat
         filtering = Stopwatch(self.device)
@@ -213,7 +224,6 @@ class ClientRunner:
             finite=math.isfinite(loss) and bool(torch.isfinite(flat.weights.sum())),
             filter_seconds=filtering.total(),
             seconds=time.perf_counter() - begun,
-            peak_mib=peak_mib(),
         )
 
     def _backward(self, x: Tensor, y: Tensor, seed: int, scale: LossScale) -> Tensor:
