@@ -18,7 +18,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from specgrad_fl import pool, prepare
+from specgrad_fl import machine, pool, prepare
 from specgrad_fl.client import ClientResult, ClientRunner
 from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.pool import Message, Pool
@@ -73,7 +73,11 @@ class Executor:
         Where a client may fail to answer, the reports and rows are those of the others.
         """
         sizes = self._arrays["sizes"][clients].tolist()
-        chunks = list(_chunks(sizes, MESSAGES * self.processes))
+        stack = self._config.clients_in_a_stack
+        if stack > 1:
+            chunks = list(_stacks(sizes, stack))
+        else:
+            chunks = list(_chunks(sizes, MESSAGES * self.processes))
         calls = [(round_number, lr, [clients[row] for row in rows], rows) for rows in chunks]
         reports: dict[int, ClientResult] = {}
         for rows, found in zip(chunks, self._each("train", calls), strict=True):
@@ -169,6 +173,16 @@ class Workers(Executor):
         self._pool.close()
 
 
+def _largest_first(sizes: Sequence[int]) -> list[int]:
+    return sorted(range(len(sizes)), key=lambda place: -sizes[place])
+
+
+def _stacks(sizes: Sequence[int], count: int) -> Iterator[list[int]]:
+    """Places of ``sizes`` in stacks of ``count``, like sizes together; whatever the processes."""
+    order = _largest_first(sizes)
+    return (order[start : start + count] for start in range(0, len(order), count))
+
+
 def _chunks(sizes: Sequence[int], count: int) -> Iterator[list[int]]:
     """Places of ``sizes`` in about ``count`` chunks of like sums, the largest first.
 
@@ -176,7 +190,7 @@ def _chunks(sizes: Sequence[int], count: int) -> Iterator[list[int]]:
     [[1], [3, 0, 2]]
     """
     most, chunk, held = sum(sizes) / count, list[int](), 0
-    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+    for place in _largest_first(sizes):
         if chunk and held + sizes[place] > most:
             yield chunk
             chunk, held = [], 0
@@ -216,10 +230,7 @@ def choose(
 ) -> Executor:
     """The executor for a configuration, with as many processes as it means on this machine."""
     config = blueprint.config
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = config.workers or max(1, (cores or 1) // config.threads)
-    if config.sampling == "uniform":
-        processes = min(processes, config.active)
+    processes = machine.processes(config)
     if processes == 1 or config.device != "cpu":
         return Executor(blueprint, arrays, flat, layout)
     return Workers(blueprint, arrays, layout, processes)

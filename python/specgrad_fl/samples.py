@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from specgrad_data import Dataset
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 
@@ -90,11 +91,71 @@ class Samples:
         count = len(indices)
         for _ in range(epochs):
             order = self._to_device(indices[torch.randperm(count, generator=generator)])
-            draws = self._draws(count, generator)
+            draws = None
+            if self._augments:
+                flip, offsets = self._draws(count, generator)
+                draws = self._to_device(flip), self._to_device(offsets)
             for start in range(0, count, batch_size):
                 part = slice(start, start + batch_size)
                 chosen = order[part]
                 yield self._images(chosen, draws, part), self.train_y[chosen]
+
+    def stacked_batches(
+        self,
+        held: list[Tensor],
+        epochs: list[int],
+        batch_size: int,
+        generators: list[torch.Generator],
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Batches of several clients at once, each of them as of :meth:`train_batches`.
+
+        Clients are in descending order of steps; those that are done are left out. Yields samples
+        and labels ``[K, B, ...]`` and the samples that count in each row ``[K]``; what follows
+        them in a short batch repeats its last sample.
+        """
+        size = min(batch_size, max(map(len, held)))
+        tables = [
+            self._table(*each, batch_size, size)
+            for each in zip(held, epochs, generators, strict=True)
+        ]
+        steps = [len(counts) for *_, counts in tables]
+        # [K, T, B] places in the training set, [K, T, B] flips, [K, T, B, 2] offsets, [K, T] counts
+        places, flips, offsets, counts = (
+            self._to_device(pad_sequence(list(column), batch_first=True))
+            for column in zip(*tables, strict=True)
+        )
+        for step in range(steps[0]):
+            going = sum(each > step for each in steps)
+            there = counts[:going, step]
+            batch = (slice(going), step, slice(int(there.max())))
+            chosen = places[batch].flatten()
+            draws = None
+            if self._augments:
+                draws = (flips[batch].flatten(), offsets[batch].flatten(0, 1).T)
+            x = self._images(chosen, draws, slice(None))
+            y = self.train_y[chosen]
+            yield x.unflatten(0, (going, -1)), y.unflatten(0, (going, -1)), there
+
+    def _table(
+        self, indices: Tensor, epochs: int, drawn: torch.Generator, batch_size: int, size: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All batches of one client, a row each: samples, flips, offsets, and samples that count.
+
+        Rows have ``size`` samples, the last one repeated.
+        """
+        count = len(indices)
+        starts = torch.arange(0, count, batch_size)
+        within = (starts[:, None] + torch.arange(size)).clamp_(max=count - 1)
+        chosen, flips, offsets = [], [], []
+        for _ in range(epochs):
+            chosen.append(indices[torch.randperm(count, generator=drawn)][within])
+            if self._augments:
+                flip, offset = self._draws(count, drawn)
+                flips.append(flip[within])
+                offsets.append(offset.T[within])
+        none = [torch.zeros(0)]
+        parts = (torch.cat(chosen), torch.cat(flips or none), torch.cat(offsets or none))
+        return *parts, (count - starts).clamp_(max=size).repeat(epochs)
 
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Training samples as they are, never augmented."""
@@ -105,17 +166,19 @@ class Samples:
         """Test samples ``start`` to ``stop``, never augmented."""
         return self._prepared(self.test_x[start:stop]), self.test_y[start:stop]
 
-    def _draws(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
+    @property
+    def _augments(self) -> bool:
+        return bool(self.kind.pad or self.kind.flip)
+
+    def _draws(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Column direction and offset of each sample: ``flip [n]``, ``(dy, dx) [2, n]``."""
         pad = self.kind.pad
-        if not (pad or self.kind.flip):
-            return None
         flip = torch.rand(count, generator=generator) < 0.5
         crop = torch.rand(count, generator=generator) < 0.5
         offsets = torch.randint(0, 2 * pad + 1, (2, count), generator=generator) - pad
         if not self.kind.flip:
             flip.zero_()
-        return self._to_device(flip), self._to_device(offsets * crop)
+        return flip, offsets * crop
 
     def _to_device(self, numbers: Tensor) -> Tensor:
         """Copy to the device (pinned, non-blocking on CUDA)."""
@@ -145,7 +208,7 @@ class Samples:
         return self._ordered(self._normalised(raw)) if self.kind.shape else raw.long()
 
     def _normalised(self, raw: Tensor) -> Tensor:
-        return torch.addcmul(self._shift, raw.float(), self._scale)
+        return torch.addcmul(self._shift, raw.to(self._scale.dtype), self._scale)
 
     def _ordered(self, pixels: Tensor) -> Tensor:
         images = pixels.permute(0, 3, 1, 2)

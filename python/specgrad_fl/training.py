@@ -43,7 +43,7 @@ def train(
     run = RunDirectory(Path(out))
     play = _player(config)
     run.check_new()
-    prepared = prepare(config)
+    prepared = prepare(config, announce)
     with run.locked(_lock_of(config)):  # from the first file on, so that nobody resumes it
         dataset = begin(run, config, prepared)
         announce(f"run: {run.path}")
