@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from specgrad_data import Dataset
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 
@@ -113,49 +112,40 @@ class Samples:
         and labels ``[K, B, ...]`` and the samples that count in each row ``[K]``; what follows
         them in a short batch repeats its last sample.
         """
-        size = min(batch_size, max(map(len, held)))
-        tables = [
-            self._table(*each, batch_size, size)
-            for each in zip(held, epochs, generators, strict=True)
-        ]
-        steps = [len(counts) for *_, counts in tables]
-        # [K, T, B] places in the training set, [K, T, B] flips, [K, T, B, 2] offsets, [K, T] counts
-        places, flips, offsets, counts = (
-            self._to_device(pad_sequence(list(column), batch_first=True))
-            for column in zip(*tables, strict=True)
-        )
-        for step in range(steps[0]):
-            going = sum(each > step for each in steps)
-            there = counts[:going, step]
-            batch = (slice(going), step, slice(int(there.max())))
-            chosen = places[batch].flatten()
-            draws = None
-            if self._augments:
-                draws = (flips[batch].flatten(), offsets[batch].flatten(0, 1).T)
-            x = self._images(chosen, draws, slice(None))
-            y = self.train_y[chosen]
-            yield x.unflatten(0, (going, -1)), y.unflatten(0, (going, -1)), there
-
-    def _table(
-        self, indices: Tensor, epochs: int, drawn: torch.Generator, batch_size: int, size: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All batches of one client, a row each: samples, flips, offsets, and samples that count.
-
-        Rows have ``size`` samples, the last one repeated.
-        """
-        count = len(indices)
-        starts = torch.arange(0, count, batch_size)
-        within = (starts[:, None] + torch.arange(size)).clamp_(max=count - 1)
-        chosen, flips, offsets = [], [], []
-        for _ in range(epochs):
-            chosen.append(indices[torch.randperm(count, generator=drawn)][within])
-            if self._augments:
-                flip, offset = self._draws(count, drawn)
-                flips.append(flip[within])
-                offsets.append(offset.T[within])
-        none = [torch.zeros(0)]
-        parts = (torch.cat(chosen), torch.cat(flips or none), torch.cat(offsets or none))
-        return *parts, (count - starts).clamp_(max=size).repeat(epochs)
+        orders, flips, offsets = [], [], []
+        for indices, often, generator in zip(held, epochs, generators, strict=True):
+            for _ in range(often):
+                orders.append(torch.randperm(len(indices), generator=generator))
+                if self._augments:
+                    flip, offset = self._draws(len(indices), generator)
+                    flips.append(flip)
+                    offsets.append(offset)
+        counts, times = torch.tensor([len(each) for each in held]), torch.tensor(epochs)
+        # all samples in the order of their use: clients one after the other, and their epochs
+        shift = (counts.cumsum(0) - counts).repeat_interleave(counts * times)
+        used = self._to_device(torch.cat(held)[torch.cat(orders) + shift])
+        first = (counts * times).cumsum(0) - counts * times
+        batches = counts.add(batch_size - 1).div_(batch_size, rounding_mode="floor")
+        steps = batches * times
+        draws = None
+        if self._augments:
+            draws = self._to_device(torch.cat(flips)), self._to_device(torch.cat(offsets, 1))
+        for step in range(int(steps.max())):
+            going = slice(int((steps > step).sum()))
+            count, start = counts[going], step % batches[going] * batch_size
+            there = (count - start).clamp_(max=batch_size)
+            within = start[:, None] + torch.arange(int(there.max()))
+            before = first[going] + step // batches[going] * count
+            places = before[:, None] + torch.minimum(within, count[:, None] - 1)
+            flat = self._to_device(places.flatten())
+            chosen = used[flat]
+            drawn = None if draws is None else (draws[0][flat], draws[1][:, flat])
+            x, y = self._images(chosen, drawn, slice(None)), self.train_y[chosen]
+            yield (
+                x.unflatten(0, places.shape),
+                y.unflatten(0, places.shape),
+                self._to_device(there),
+            )
 
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Training samples as they are, never augmented."""

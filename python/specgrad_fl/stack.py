@@ -104,7 +104,7 @@ class _Stack:
         board, device, count = runner.board, runner.device, len(clients)
         self._runner, self._model = runner, runner.flat.model
         start = board.weights.to(device)
-        self.weights = start.repeat(count, 1)
+        self.weights = start.expand(count, -1).clone()
         self._grads = torch.empty_like(self.weights)
         self.states = {name: rows[places].to(device) for name, rows in board.states.items()}
         self.filtering = Stopwatch(device)
