@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
@@ -129,7 +130,8 @@ class Workers(Executor):
         self._config, self._arrays = blueprint.config, arrays
         self._blueprint, self._layout = blueprint, layout
         self.processes, self._memory = processes, [0.0] * processes
-        self._pool = Pool("specgrad_fl.executor", processes, self._config.threads)
+        threads = self._config.threads
+        self._pool = Pool("specgrad_fl.executor", processes, threads, forkable(threads))
 
     def start(self) -> None:
         layout = layout_of(self._arrays) | self._layout
@@ -223,6 +225,15 @@ def _remove_abandoned(memory: Path) -> None:
         with contextlib.suppress(OSError), open(claim, "rb") as lock:  # taken, or another user's
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(claim.parent, ignore_errors=True)
+
+
+def forkable(threads: int) -> bool:
+    """Return true if workers may be copies of this process, which saves the import of torch.
+
+    Neither threads of Python nor those of OpenMP or of autograd's devices live on in a copy.
+    """
+    alone = threads == 1 and threading.active_count() == 1 and not torch.cuda.device_count()
+    return sys.platform == "linux" and alone
 
 
 def choose(

@@ -176,13 +176,16 @@ def resolve(
     config: Config, dataset: Dataset, partition: Partition, announce: Callable[[str], None]
 ) -> Config:
     """Check the setting ``stack``, and for ``auto`` replace it by the number that a trial chose."""
-    reason = _unsupported(config) or _Trial(config, dataset, partition).refusal()
+    reason = _unsupported(config)
+    if not reason:
+        trial = _Trial(config, dataset, partition)
+        reason = trial.refusal()
     if config.stack != "auto":
         if reason:
             raise ConfigError(f"stack is {config.stack}, and {reason}; choose stack 1")
         return config
     if not reason:
-        size, reason = _Trial(config, dataset, partition).best_size()
+        size, reason = trial.best_size()
         if size > 1:
             announce(f"stack: {size} clients at a time, {reason}")
             return config.replace(stack=str(size))
