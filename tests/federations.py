@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import runpy
 import shutil
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +12,7 @@ from typing import Any
 import pytest
 import specgrad_data
 import torch
-from specgrad_fl import plots, pool, prepare, storage, training
+from specgrad_fl import executor, plots, pool, prepare, storage, training
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.partition import Partition
@@ -95,51 +90,15 @@ def no_pictures_of_runs(request, monkeypatch):
         monkeypatch.setattr(Partition, "heatmap", lambda partition, path, labels, classes: None)
 
 
-class Forked:
-    """A process that begins as a copy of this one: as separate, and it has torch already."""
-
-    returncode: int | None = None
-
-    def __init__(self, command: list[str], *, pass_fds: list[int], **_: Any) -> None:
-        (socket,) = pass_fds
-        self.pid = os.fork()
-        if self.pid:
-            return
-        try:
-            os.setsid()
-            os.closerange(3, socket)
-            os.closerange(socket + 1, os.sysconf("SC_OPEN_MAX"))
-            sys.argv = command[2:]
-            runpy.run_module(command[2], run_name="__main__")
-        finally:
-            os._exit(0)
-
-    def wait(self, timeout: float = 600) -> int:
-        deadline = time.monotonic() + timeout
-        while self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("a copy", timeout)
-            else:
-                time.sleep(0.001)
-        return self.returncode
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-
-    def terminate(self) -> None:
-        os.kill(self.pid, signal.SIGTERM)
-
-
 @pytest.fixture(autouse=True)
 def copies_as_workers(request, monkeypatch):
     """Workers need no seconds to import torch; the mark ``interpreters`` asks for real ones."""
     if request.node.get_closest_marker("interpreters") is None:
         torch.set_num_threads(1)  # a copy has one thread alone
         names = {"DEVNULL": None, "TimeoutExpired": subprocess.TimeoutExpired}
-        monkeypatch.setattr(pool, "subprocess", SimpleNamespace(Popen=Forked, **names))
+        monkeypatch.setattr(pool, "subprocess", SimpleNamespace(Popen=pool.Forked, **names))
+    else:
+        monkeypatch.setattr(executor, "forkable", lambda threads: False)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,10 @@ NO_SAMPLES = torch.zeros(0, dtype=torch.int64)
 
 @dataclass(frozen=True)
 class ClientResult:
-    """Metrics returned with a client's weights. ``loss`` is the mean over its batches."""
+    """Metrics returned with a client's weights.
+
+    loss: mean over its batches; peak_mib: memory of its process when its message was answered
+    """
 
     client: int
     steps: int
@@ -42,7 +45,7 @@ class ClientResult:
     finite: bool
     seconds: float
     filter_seconds: float
-    peak_mib: float
+    peak_mib: float = 0.0
 
 
 class Stopwatch:
@@ -100,14 +103,18 @@ class Optimizer:
     Begins anew with every client and round: nothing of it is kept or sent.
     """
 
-    def __init__(self, config: Config, size: int, device: torch.device) -> None:
+    def __init__(self, config: Config, shape: tuple[int, ...], device: torch.device) -> None:
         self._adam = config.optimizer == "adam"
         self._momentum = ADAM[0] if self._adam else config.momentum
         self._before = config.momentum_place == "before" and not self._adam
         self._nesterov = config.nesterov
         self._steps = 0
-        self._mean = torch.zeros(size if self._momentum else 0, device=device)
-        self._square = torch.zeros(size if self._adam else 0, device=device)
+        self._mean = torch.zeros(shape if self._momentum else 0, device=device)
+        self._square = torch.zeros(shape if self._adam else 0, device=device)
+
+    def keep_first(self, count: int) -> None:
+        """Forget all but the first clients of a stack."""
+        self._mean, self._square = self._mean[:count], self._square[:count]
 
     def before_filter_(self, g: Tensor) -> None:
         """The data gradient's momentum in its place, where that was asked for."""
@@ -160,8 +167,16 @@ class ClientRunner:
             return nullcontext()
         return torch.autocast(self.device.type, AMP_DTYPES[self.config.amp])
 
-    def train(self, round_number: int, lr: float, client: int, row: int) -> ClientResult:
-        """Train one client from the board's weights and put what it returns into its row."""
+    def train(
+        self, round_number: int, lr: float, clients: list[int], rows: list[int]
+    ) -> list[ClientResult]:
+        """Train clients from the board's weights and put what each returns into its row."""
+        pairs = zip(clients, rows, strict=True)
+        results = [self._train_one(round_number, lr, client, row) for client, row in pairs]
+        peak = peak_mib()
+        return [replace(result, peak_mib=peak) for result in results]
+
+    def _train_one(self, round_number: int, lr: float, client: int, row: int) -> ClientResult:
         begun = time.perf_counter()
         config, board, flat = self.config, self.board, self.flat
         filtering = Stopwatch(self.device)
@@ -184,21 +199,20 @@ class ClientRunner:
             filter_=lambda: self._filter(filtering),
         )
         losses = torch.zeros((), dtype=torch.float64, device=self.device)
-        epochs, most = config.fewest_and_most_epochs
-        if epochs < most:
-            drawn = generator(*purpose, "epochs")
-            epochs = int(torch.randint(epochs, most + 1, (), generator=drawn))
         batches = self.samples.train_batches(
-            self.partition[client], epochs, config.batch_size, generator(*purpose, "data")
+            self.partition[client],
+            self.epochs(purpose),
+            config.batch_size,
+            generator(*purpose, "data"),
         )
-        optimizer = Optimizer(config, flat.size, self.device)
+        optimizer = Optimizer(config, (flat.size,), self.device)
         for number, (x, y) in enumerate(batches, start=1):
             local.backward = partial(self._backward, x, y, masks + number, scale)
             losses += self.method.gradient(local)
             if scale.unscale_(flat.grads):
                 optimizer.before_filter_(flat.grads)
                 local.filter_()
-                self._step(local, optimizer)
+                self.step(local, optimizer)
         self.method.finish(local)
         board.results[row].copy_(flat.weights)
         for name, vector in kept.items():
@@ -213,8 +227,14 @@ class ClientRunner:
             finite=math.isfinite(loss) and bool(torch.isfinite(flat.weights.sum())),
             filter_seconds=filtering.total(),
             seconds=time.perf_counter() - begun,
-            peak_mib=peak_mib(),
         )
+
+    def epochs(self, purpose: tuple[int, str, int, int]) -> int:
+        """Local epochs of a client in a round: those of the setting, or drawn from its range."""
+        fewest, most = self.config.fewest_and_most_epochs
+        if fewest == most:
+            return fewest
+        return int(torch.randint(fewest, most + 1, (), generator=generator(*purpose, "epochs")))
 
     def _backward(self, x: Tensor, y: Tensor, seed: int, scale: LossScale) -> Tensor:
         """Gradient of a batch at the current weights; the same dropout masks for the same seed."""
@@ -233,8 +253,8 @@ class ClientRunner:
                 self.plan.filter_grads_()
 
     @torch.no_grad()
-    def _step(self, local: Local, optimizer: Optimizer) -> None:
-        """Clip, correct, decay, descend."""
+    def step(self, local: Local, optimizer: Optimizer) -> None:
+        """Clip, correct, decay, descend: one client, or every client of a stack."""
         config, method, g, w = self.config, self.method, local.g, local.w
         correction = method.correction(local)
         if config.clip_scope == "data":
@@ -245,18 +265,18 @@ class ClientRunner:
             g.add_(correction)
         if config.clip_scope == "corrected":
             pull = method.pull(local.client)
-            g.sub_(w, alpha=pull)
+            _add_(g, w, -pull)
             self._clip_(g)
-            g.add_(w, alpha=pull)
+            _add_(g, w, pull)
         g.add_(w, alpha=config.weight_decay)
         optimizer.after_filter_(g)
         w.add_(g, alpha=-local.lr)
         local.steps += 1
 
     def _clip_(self, g: Tensor) -> None:
-        """Bound the norm without asking for its value, which would stall a GPU."""
+        """Bound each client's norm without asking for its value, which would stall a GPU."""
         if self.config.clip:
-            norm = torch.linalg.vector_norm(g)
+            norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
             g.mul_((self.config.clip / (norm + 1e-6)).clamp_(max=1.0))
 
     @torch.inference_mode()
@@ -276,3 +296,11 @@ class ClientRunner:
         """Make the board's scored model the current one."""
         self.flat.weights.copy_(self.board.scored)
         self.flat.write_buffers(self.board.buffers)
+
+
+def _add_(g: Tensor, w: Tensor, factor: float | Tensor) -> None:
+    """Add ``w`` times a number, or times a number for each client ``[K, 1]``."""
+    if isinstance(factor, Tensor) and factor.dim():
+        g.addcmul_(w, factor.to(w.dtype))
+    else:
+        g.add_(w, alpha=float(factor))

@@ -221,6 +221,11 @@ class Config:
         threads=limits(1, "torch threads of each worker", low=1, high=1024),
         channels_last=limits(True, "memory order of images and activations"),
         compile=limits(False, "torch.compile the model"),
+        stack=limits(
+            "1",
+            "clients that are trained as one batch of models: 1 for one after the other, a number, "
+            "or `auto` for the fastest of a short trial",
+        ),
     )
     amp: str = setting("off", "mixed precision", choices=("off", "bf16", "fp16"))
     state_ram_mib: int = setting(
@@ -254,6 +259,7 @@ class Config:
         object.__setattr__(self, "filter_ratios", _checked_ratios(self.filter_ratios))
         _check_filter(self.filter)
         _epochs(self.epochs_range)
+        _check_stack(self.stack)
 
     def __getattr__(self, name: str) -> Any:
         """The value of an option, or its default."""
@@ -287,6 +293,11 @@ class Config:
     def fewest_and_most_epochs(self) -> tuple[int, int]:
         """Local epochs: the range, or twice the same number."""
         return _epochs(self.epochs_range) or (self.epochs, self.epochs)
+
+    @property
+    def clients_in_a_stack(self) -> int:
+        """Number of clients trained at once; 1 for an ``auto`` that no trial has replaced yet."""
+        return 1 if self.stack == "auto" else int(self.stack)
 
     @property
     def own_code(self) -> dict[str, str]:
@@ -477,6 +488,11 @@ def _epochs(text: str) -> tuple[int, int] | None:
             f"epochs_range is {text!r}; write the least and the most epochs, such as 1-5"
         )
     return int(low), int(high)
+
+
+def _check_stack(text: str) -> None:
+    if text != "auto" and not (text.isdecimal() and 1 <= int(text) <= 10**6):
+        raise ConfigError(f"stack is {text!r}; write a number of clients from 1 on, or auto")
 
 
 def _check_plain(name: str, options: Options) -> None:

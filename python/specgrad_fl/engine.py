@@ -59,6 +59,8 @@ def _bernoulli_nonempty(count: int, probability: float, drawn: torch.Generator) 
             return chosen.nonzero().flatten().tolist()
 
 
+# weights that fit a cache in float64
+LARGE = 2**17
 # of fewer updates the median is one of two, and either could be the wrong one
 FEWEST_GUARDED = 3
 
@@ -70,9 +72,12 @@ def _outlying(
 
     In float64, for squares of float32 may be infinite; a median of zero sets no limit.
     """
-    lengths = [torch.linalg.vector_norm(row - start, dtype=torch.float64) for row in rows]
-    middle = float(torch.stack(lengths).median()) + scale
-    return factor * middle if middle else math.inf, [float(length) for length in lengths]
+    # some rows at once: one at a time costs calls, and all at once memory
+    blocks = rows.split(max(1, LARGE // max(1, len(start))))
+    norms = [torch.linalg.vector_norm(b - start, dim=1, dtype=torch.float64) for b in blocks]
+    lengths = torch.cat(norms)
+    middle = float(lengths.median()) + scale
+    return factor * middle if middle else math.inf, lengths.tolist()
 
 
 def evaluates(config: Config, done: int) -> bool:

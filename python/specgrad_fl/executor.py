@@ -9,7 +9,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -18,13 +19,15 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from specgrad_fl import pool, prepare
+from specgrad_fl import machine, pool, prepare
 from specgrad_fl.client import ClientResult, ClientRunner
 from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.pool import Message, Pool
 from specgrad_fl.prepare import Blueprint
 from specgrad_fl.vectors import FlatModel, SharedVectors, TensorShapes, layout_of, mapped, private
 
+# messages to each worker in a round: fewer cost less, more leave less work for the last one
+MESSAGES = 8
 # names of folders of mapped files, and of the file in them that a living process has locked
 SCRATCH, CLAIM = "specgrad-", "claim.lock"
 
@@ -53,6 +56,7 @@ class Executor:
     """
 
     board: SharedVectors
+    processes = 1
 
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: TensorShapes
@@ -69,7 +73,17 @@ class Executor:
 
         Where a client may fail to answer, the reports and rows are those of the others.
         """
-        return self._each("train", [(round_number, lr, c, row) for row, c in enumerate(clients)])
+        sizes = self._arrays["sizes"][clients].tolist()
+        stack = self._config.clients_in_a_stack
+        if stack > 1:
+            chunks = list(_stacks(sizes, stack))
+        else:
+            chunks = list(_chunks(sizes, MESSAGES * self.processes))
+        calls = [(round_number, lr, [clients[row] for row in rows], rows) for rows in chunks]
+        reports: dict[int, ClientResult] = {}
+        for rows, found in zip(chunks, self._each("train", calls), strict=True):
+            reports.update(zip(rows, found, strict=True))
+        return [reports[row] for row in range(len(clients))]
 
     def remarks(self) -> dict[str, Any]:
         """Additions to the record of the last round."""
@@ -106,7 +120,7 @@ class Executor:
 class Workers(Executor):
     """A pool of processes that share the arrays and the board through mapped files.
 
-    The next free worker takes the next client, largest first. Which worker trains a client has no
+    The next free worker takes the next clients, largest first. Which worker trains a client has no
     influence on its result.
     """
 
@@ -115,8 +129,9 @@ class Workers(Executor):
     ) -> None:
         self._config, self._arrays = blueprint.config, arrays
         self._blueprint, self._layout = blueprint, layout
-        self._memory = [0.0] * processes
-        self._pool = Pool("specgrad_fl.executor", processes, self._config.threads)
+        self.processes, self._memory = processes, [0.0] * processes
+        threads = self._config.threads
+        self._pool = Pool("specgrad_fl.executor", processes, threads, forkable(threads))
 
     def start(self) -> None:
         layout = layout_of(self._arrays) | self._layout
@@ -138,13 +153,6 @@ class Workers(Executor):
             shutil.rmtree(folder, ignore_errors=True)
             claim.close()
 
-    def train(self, round_number: int, lr: float, clients: list[int]) -> list[ClientResult]:
-        sizes = self._arrays["sizes"].tolist()
-        by_size = sorted(range(len(clients)), key=lambda row: -sizes[clients[row]])
-        calls = [(round_number, lr, clients[row], row) for row in by_size]
-        reports = dict(zip(by_size, self._each("train", calls), strict=True))
-        return [ClientResult(**reports[row]) for row in range(len(clients))]
-
     def _load_scored(self) -> None:
         self._pool.tell_all({"load_scored": []})
 
@@ -154,7 +162,8 @@ class Workers(Executor):
         def heard(index: int, number: int, reply: Message) -> None:
             answers[index] = reply["value"]
             if method == "train":
-                self._memory[number] = reply["value"]["peak_mib"]
+                answers[index] = [ClientResult(**fields) for fields in reply["value"]]
+                self._memory[number] = answers[index][-1].peak_mib
 
         self._pool.spread([{method: arguments} for arguments in calls], heard)
         return [answers[index] for index in range(len(calls))]
@@ -164,6 +173,32 @@ class Workers(Executor):
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _largest_first(sizes: Sequence[int]) -> list[int]:
+    return sorted(range(len(sizes)), key=lambda place: -sizes[place])
+
+
+def _stacks(sizes: Sequence[int], count: int) -> Iterator[list[int]]:
+    """Places of ``sizes`` in stacks of ``count``, like sizes together; whatever the processes."""
+    order = _largest_first(sizes)
+    return (order[start : start + count] for start in range(0, len(order), count))
+
+
+def _chunks(sizes: Sequence[int], count: int) -> Iterator[list[int]]:
+    """Places of ``sizes`` in about ``count`` chunks of like sums, the largest first.
+
+    >>> list(_chunks([1, 8, 1, 2], 2))
+    [[1], [3, 0, 2]]
+    """
+    most, chunk, held = sum(sizes) / count, list[int](), 0
+    for place in _largest_first(sizes):
+        if chunk and held + sizes[place] > most:
+            yield chunk
+            chunk, held = [], 0
+        chunk.append(place)
+        held += sizes[place]
+    yield chunk
 
 
 def _scratch(layout: TensorShapes) -> Path:
@@ -192,15 +227,21 @@ def _remove_abandoned(memory: Path) -> None:
             shutil.rmtree(claim.parent, ignore_errors=True)
 
 
+def forkable(threads: int) -> bool:
+    """Return true if workers may be copies of this process, which saves the import of torch.
+
+    Neither threads of Python nor those of OpenMP or of autograd's devices live on in a copy.
+    """
+    alone = threads == 1 and threading.active_count() == 1 and not torch.cuda.device_count()
+    return sys.platform == "linux" and alone
+
+
 def choose(
     blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: TensorShapes
 ) -> Executor:
     """The executor for a configuration, with as many processes as it means on this machine."""
     config = blueprint.config
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = config.workers or max(1, (cores or 1) // config.threads)
-    if config.sampling == "uniform":
-        processes = min(processes, config.active)
+    processes = machine.processes(config)
     if processes == 1 or config.device != "cpu":
         return Executor(blueprint, arrays, flat, layout)
     return Workers(blueprint, arrays, layout, processes)
@@ -228,7 +269,7 @@ class Worker:
         ((method, arguments),) = order.items()
         with attributing_errors(self.runner.config.own_code):
             answer = getattr(self.runner, method)(*arguments)
-        return vars(answer) if isinstance(answer, ClientResult) else answer
+        return [vars(each) for each in answer] if method == "train" else answer
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError, suggest
@@ -70,18 +70,19 @@ class PairPlan:
         self.first, self.second, self.subtract = first, second, subtract
         self.names, self.spec = first.names, first.spec
 
-    def filter_grads_(self) -> None:
-        """Filter the gradients in place."""
+    def filter_grads_(self, given: Sequence[Tensor | None] | None = None) -> None:
+        """Filter the layers' ``.grad``, or gradients given in their order, in place."""
         if not self.subtract:
-            self.first.filter_grads_()
-            self.second.filter_grads_()
+            self.first.filter_grads_(given)
+            self.second.filter_grads_(given)
             return
-        grads = [p.grad for p in self.first.parameters if p.grad is not None]
+        listed = [p.grad for p in self.first.parameters] if given is None else given
+        grads = [grad for grad in listed if grad is not None]
         removed = [grad.clone() for grad in grads]
-        self.second.filter_grads_()
+        self.second.filter_grads_(given)
         for share, grad in zip(removed, grads, strict=True):
             share.sub_(grad)
-        self.first.filter_grads_()
+        self.first.filter_grads_(given)
         for share, grad in zip(removed, grads, strict=True):
             grad.add_(share)
 
@@ -89,8 +90,8 @@ class PairPlan:
 Plan = FilterPlan | LoopPlan | PairPlan
 
 
-def filter_plan(model: nn.Module, config: Config) -> Plan | None:
-    """The plan that the configuration asks for."""
+def filter_plan(model: nn.Module, config: Config, batch_dims: int = 0) -> Plan | None:
+    """The plan that the configuration asks for; ``batch_dims=1`` for stacks of gradients."""
     if config.filter == "none":
         return None
     kinds = re.split("[+-]", config.filter)
@@ -101,6 +102,7 @@ def filter_plan(model: nn.Module, config: Config) -> Plan | None:
         given = {k: v for k, v in config.filter_options.items() if k not in OF_ALL}
         options = {kind: options_of(kind, given, kinds) for kind in kinds}
         specs = [FilterSpec(kind, ratio, order=order, **options[kind]) for kind in kinds]
+        specs = [dataclasses.replace(s, batch_dims=s.batch_dims + batch_dims) for s in specs]
         if config.filter_backend == LoopPlan.NAME and len(specs) == 1:
             return LoopPlan(taken, specs[0])
         plans = [FilterPlan(taken.items(), s, backend=config.filter_backend) for s in specs]

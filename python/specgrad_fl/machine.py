@@ -87,6 +87,13 @@ def keep_freed_memory() -> bool:
     return mallopt is not None and all(mallopt(*setting) for setting in wanted)
 
 
+def processes(config: Config) -> int:
+    """Number of processes that train clients here."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    count = config.workers or max(1, (cores or 1) // config.threads)
+    return min(count, config.active) if config.sampling == "uniform" else count
+
+
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

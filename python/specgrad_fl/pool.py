@@ -6,10 +6,15 @@ A child ends when its parent does, however that ends: it reads the end of its so
 from __future__ import annotations
 
 import json
+import math
 import os
+import runpy
+import signal
 import subprocess
 import sys
+import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
@@ -33,13 +38,69 @@ class WorkerDied(RunError):
         self.code, self.order = code, order
 
 
-class Pool:
-    """A pool of processes that run one module."""
+class Forked:
+    """A process that begins as a copy of this one, so that it has its imports already.
 
-    def __init__(self, module: str, count: int, threads: int) -> None:
+    Takes the place of ``subprocess.Popen`` for ``python -m MODULE SOCKET``.
+    """
+
+    returncode: int | None = None
+
+    def __init__(self, command: list[str], *, pass_fds: list[int], **_: Any) -> None:
+        (socket,) = pass_fds
+        with warnings.catch_warnings():
+            # Python warns where other threads exist; the child uses nothing of theirs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
+        if not self.pid:
+            self._begin(command[2:], socket)
+
+    @staticmethod
+    def _begin(command: list[str], socket: int) -> None:
+        """Run the module as the child, with its socket as its only open file, and end."""
+        code = 1
+        try:
+            os.setsid()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            os.closerange(3, socket)
+            os.closerange(socket + 1, os.sysconf("SC_OPEN_MAX"))
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            sys.argv = command
+            sys.modules.pop(command[0], None)  # it is run, not imported
+            runpy.run_module(command[0], run_name="__main__")
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def wait(self, timeout: float = math.inf) -> int:
+        deadline = time.monotonic() + timeout
+        while self.returncode is None:
+            pid, status = os.waitpid(self.pid, 0 if timeout == math.inf else os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a copy", timeout)
+            else:
+                time.sleep(0.001)
+        return self.returncode
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+
+class Pool:
+    """A pool of processes that run one module; ``fork`` makes them copies of this process."""
+
+    def __init__(self, module: str, count: int, threads: int, fork: bool = False) -> None:
         self.count = count
-        self._module, self._threads = module, threads
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._module, self._threads, self._fork = module, threads, fork
+        self._processes: list[subprocess.Popen[bytes] | Forked] = []
         self._links: list[Connection] = []
 
     def start(self) -> None:
@@ -47,7 +108,8 @@ class Pool:
         threads = str(self._threads)
         for _ in range(self.count):
             ours, theirs = Pipe()
-            child = subprocess.Popen(
+            launch = Forked if self._fork else subprocess.Popen
+            child = launch(
                 [sys.executable, "-m", self._module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ EVALUATION_COST = 0.3
 EVALUATION_SHARE = 0.05
 
 
-def prepare(config: Config) -> tuple[Config, Dataset, Partition]:
+def prepare(
+    config: Config, announce: Callable[[str], None] = lambda sentence: None
+) -> tuple[Config, Dataset, Partition]:
     """Check a configuration; return it resolved, with its data and its partition."""
     machine.device_of(config)
     machine.check_amp(config)
@@ -38,6 +41,10 @@ def prepare(config: Config) -> tuple[Config, Dataset, Partition]:
     partition = divide(config, dataset)
     resolved = resolve(config, dataset, partition)
     check_model(config, dataset)
+    if config.stack != "1":
+        from specgrad_fl import stack
+
+        resolved = stack.resolve(resolved, dataset, partition, announce)
     return resolved, dataset, partition
 
 
@@ -211,4 +218,7 @@ def build_runner(
     samples = Samples(blueprint.kind, arrays, machine.device_of(config))
     partition = dict(enumerate(split(arrays)))
     held_out = arrays.get("held_out", NO_SAMPLES)
-    return ClientRunner(config, flat, samples, partition, method, board, held_out)
+    kind = ClientRunner
+    if config.clients_in_a_stack > 1:
+        from specgrad_fl.stack import StackedRunner as kind
+    return kind(config, flat, samples, partition, method, board, held_out)

@@ -8,10 +8,9 @@ import functools
 import hashlib
 import io
 import json
-import os
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +84,8 @@ class Records(list[Record]):
         super().__init__()
         self.path = path
         self._digest = hashlib.sha256()
+        self._columns: list[str] = []  # of the CSV file
+        self._in_csv = 0
 
     @property
     def digest(self) -> str:
@@ -121,10 +122,7 @@ class Records(list[Record]):
         """The next round, on disk before this returns."""
         self._add(record)
         try:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(line(record))
-                file.flush()
-                os.fsync(file.fileno())
+            storage.append_text(self.path, line(record), sync=True)
             _add_events(self._events_path(), record)
         except OSError as error:
             raise storage.cannot_write(self.path, error) from error
@@ -134,17 +132,34 @@ class Records(list[Record]):
         return found[0] if found else self.path.parent / file_name(time.time())
 
     def write_csv(self) -> None:
-        """All rounds as a table; nested numbers get dotted names."""
-        storage.write_text(self.path.with_suffix(".csv"), csv_text(map(flattened, self)))
+        """All rounds as a table; nested numbers get dotted names.
+
+        New rounds are added to the file, which is written whole at first and for a new column.
+        """
+        path, new = (
+            self.path.with_suffix(".csv"),
+            [flattened(each) for each in self[self._in_csv :]],
+        )
+        if self._columns and all(row.keys() <= set(self._columns) for row in new):
+            storage.append_text(path, csv_text(new, self._columns))
+        else:
+            rows = [flattened(each) for each in self]
+            self._columns = columns_of(rows)
+            storage.write_text(path, csv_text(rows))
+        self._in_csv = len(self)
 
 
-def csv_text(rows: Iterable[dict[str, Any]]) -> str:
-    """A table with a column for every name that occurs."""
-    rows = list(rows)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+def columns_of(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Every name that occurs, in the order in which they do."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def csv_text(rows: Sequence[dict[str, Any]], without_header: Sequence[str] = ()) -> str:
+    """A table with a column for every name that occurs, or lines under columns that are there."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
+    writer = csv.DictWriter(text, without_header or columns_of(rows), lineterminator="\n")
+    if not without_header:
+        writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 

@@ -191,19 +191,22 @@ class RunDirectory:
             )
         return config
 
-    def complete(self, partition: Partition, dataset: Dataset, inputs: Record) -> None:
+    def complete(self, partition: Partition, inputs: Record) -> None:
         """Write what every run has besides its rounds, where it is not there yet."""
         writers: dict[str, Callable[[Path], None]] = {
             "partition.npz": partition.save,
             "inputs.json": lambda path: storage.write_json(path, inputs),
             "environment.json": lambda path: storage.write_json(path, machine.report()),
-            "partition.png": lambda path: partition.heatmap(
-                path, dataset.train_y, dataset.num_classes
-            ),
         }
         for name, write in writers.items():
             if not (self.path / name).is_file():
                 write(self.path / name)
+
+    def draw(self, partition: Partition, dataset: Dataset) -> None:
+        """Draw the partition, where that is not done yet."""
+        path = self.path / "partition.png"
+        if not path.is_file():
+            partition.heatmap(path, dataset.train_y, dataset.num_classes)
 
     def save_state(self, state: RunState, config: Config) -> None:
         """Store the state after a round; the one before stays, as ``previous.safetensors``."""

@@ -90,11 +90,62 @@ class Samples:
         count = len(indices)
         for _ in range(epochs):
             order = self._to_device(indices[torch.randperm(count, generator=generator)])
-            draws = self._draws(count, generator)
+            draws = None
+            if self._augments:
+                flip, offsets = self._draws(count, generator)
+                draws = self._to_device(flip), self._to_device(offsets)
             for start in range(0, count, batch_size):
                 part = slice(start, start + batch_size)
                 chosen = order[part]
                 yield self._images(chosen, draws, part), self.train_y[chosen]
+
+    def stacked_batches(
+        self,
+        held: list[Tensor],
+        epochs: list[int],
+        batch_size: int,
+        generators: list[torch.Generator],
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Batches of several clients at once, each of them as of :meth:`train_batches`.
+
+        Clients are in descending order of steps; those that are done are left out. Yields samples
+        and labels ``[K, B, ...]`` and the samples that count in each row ``[K]``; what follows
+        them in a short batch repeats its last sample.
+        """
+        orders, flips, offsets = [], [], []
+        for indices, often, generator in zip(held, epochs, generators, strict=True):
+            for _ in range(often):
+                orders.append(torch.randperm(len(indices), generator=generator))
+                if self._augments:
+                    flip, offset = self._draws(len(indices), generator)
+                    flips.append(flip)
+                    offsets.append(offset)
+        counts, times = torch.tensor([len(each) for each in held]), torch.tensor(epochs)
+        # all samples in the order of their use: clients one after the other, and their epochs
+        shift = (counts.cumsum(0) - counts).repeat_interleave(counts * times)
+        used = self._to_device(torch.cat(held)[torch.cat(orders) + shift])
+        first = (counts * times).cumsum(0) - counts * times
+        batches = counts.add(batch_size - 1).div_(batch_size, rounding_mode="floor")
+        steps = batches * times
+        draws = None
+        if self._augments:
+            draws = self._to_device(torch.cat(flips)), self._to_device(torch.cat(offsets, 1))
+        for step in range(int(steps.max())):
+            going = slice(int((steps > step).sum()))
+            count, start = counts[going], step % batches[going] * batch_size
+            there = (count - start).clamp_(max=batch_size)
+            within = start[:, None] + torch.arange(int(there.max()))
+            before = first[going] + step // batches[going] * count
+            places = before[:, None] + torch.minimum(within, count[:, None] - 1)
+            flat = self._to_device(places.flatten())
+            chosen = used[flat]
+            drawn = None if draws is None else (draws[0][flat], draws[1][:, flat])
+            x, y = self._images(chosen, drawn, slice(None)), self.train_y[chosen]
+            yield (
+                x.unflatten(0, places.shape),
+                y.unflatten(0, places.shape),
+                self._to_device(there),
+            )
 
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Training samples as they are, never augmented."""
@@ -105,17 +156,19 @@ class Samples:
         """Test samples ``start`` to ``stop``, never augmented."""
         return self._prepared(self.test_x[start:stop]), self.test_y[start:stop]
 
-    def _draws(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
+    @property
+    def _augments(self) -> bool:
+        return bool(self.kind.pad or self.kind.flip)
+
+    def _draws(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Column direction and offset of each sample: ``flip [n]``, ``(dy, dx) [2, n]``."""
         pad = self.kind.pad
-        if not (pad or self.kind.flip):
-            return None
         flip = torch.rand(count, generator=generator) < 0.5
         crop = torch.rand(count, generator=generator) < 0.5
         offsets = torch.randint(0, 2 * pad + 1, (2, count), generator=generator) - pad
         if not self.kind.flip:
             flip.zero_()
-        return self._to_device(flip), self._to_device(offsets * crop)
+        return flip, offsets * crop
 
     def _to_device(self, numbers: Tensor) -> Tensor:
         """Copy to the device (pinned, non-blocking on CUDA)."""
@@ -145,7 +198,7 @@ class Samples:
         return self._ordered(self._normalised(raw)) if self.kind.shape else raw.long()
 
     def _normalised(self, raw: Tensor) -> Tensor:
-        return torch.addcmul(self._shift, raw.float(), self._scale)
+        return torch.addcmul(self._shift, raw.to(self._scale.dtype), self._scale)
 
     def _ordered(self, pixels: Tensor) -> Tensor:
         images = pixels.permute(0, 3, 1, 2)

@@ -94,6 +94,18 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def append_text(path: Path, text: str, sync: bool = False) -> None:
+    """Add to a text file; with ``sync`` it is on disk before this returns."""
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def write_json(path: Path, value: Any) -> None:
     """Replace the contents of a file that people read too."""
     write_text(path, json.dumps(value, indent=1) + "\n")

@@ -43,7 +43,7 @@ def train(
     run = RunDirectory(Path(out))
     play = _player(config)
     run.check_new()
-    prepared = prepare(config)
+    prepared = prepare(config, announce)
     with run.locked(_lock_of(config)):  # from the first file on, so that nobody resumes it
         dataset = begin(run, config, prepared)
         announce(f"run: {run.path}")
@@ -91,7 +91,7 @@ def begin(run: RunDirectory, config: Config, prepared: Prepared | None = None) -
     with run.locked():
         run.check_new()  # another process may have begun it meanwhile
         run.create(resolved)
-        run.complete(partition, dataset, _about(resolved, dataset))
+        run.complete(partition, _about(resolved, dataset))
     return dataset
 
 
@@ -156,18 +156,24 @@ def carry_on(
     with run.locked():
         dataset = dataset or load_data(config)
         partition = partition_of(run, config, dataset)
-        run.complete(partition, dataset, _about(config, dataset))
+        run.complete(partition, _about(config, dataset))
         with attributing_errors(config.own_code):
             engine = Engine(config, dataset, partition, run, remote)
+
+        def watch_and_draw(record: Record, config: Config) -> None:
+            watch(record, config)
+            run.draw(partition, dataset)  # matplotlib takes longer than the first round of some
+
         try:
             with attributing_errors(config.own_code):
                 engine.start()
-            engine.play(watch)
+            engine.play(watch_and_draw)
             extra = engine.final_scores()
         finally:
             engine.close()
         from specgrad_fl import plots  # matplotlib, for what was played to its end
 
+        run.draw(partition, dataset)
         rounds, name = engine.records, run.path.name
         plots.curves(run.path / "curves.png", {name: rounds})
         if config.validation:

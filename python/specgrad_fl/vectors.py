@@ -39,7 +39,7 @@ class FlatModel:
         self.grads = torch.zeros(self.size, device=device)
         start = 0
         for name, parameter in self._named.items():
-            if parameter.dtype != torch.float32:
+            if parameter.dtype != torch.get_default_dtype():  # which is float32 but for tests
                 raise RunError(
                     f"parameter {name} is {parameter.dtype}; the trainer keeps float32 weights, "
                     "so build the model in float32 and use amp for less"
@@ -58,6 +58,13 @@ class FlatModel:
     def _view(self, vector: Tensor, name: str) -> Tensor:
         """The segment of ``name`` in its logical shape."""
         return vector[self.segments[name]].view(self._named[name].shape)
+
+    def views(self, stack: Tensor) -> dict[str, Tensor]:
+        """The segments of stacked vectors ``[K, d]`` by parameter name, ``[K, *shape]`` each."""
+        return {
+            name: stack[:, segment].unflatten(1, self._named[name].shape)
+            for name, segment in self.segments.items()
+        }
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Copies of the segments of ``vector``, by parameter name."""
@@ -137,8 +144,9 @@ class SharedVectors:
         """The tensors of a board for ``rows`` active clients."""
         vectors = ("weights", "scored", *(f"sent-{name}" for name in sent))
         stacks = ("results", *(f"state-{name}" for name in states))
-        layout: TensorShapes = dict.fromkeys(vectors, ("float32", (model.size,)))
-        layout |= dict.fromkeys(stacks, ("float32", (rows, model.size)))
+        dtype = str(model.weights.dtype).removeprefix("torch.")
+        layout: TensorShapes = dict.fromkeys(vectors, (dtype, (model.size,)))
+        layout |= dict.fromkeys(stacks, (dtype, (rows, model.size)))
         layout["buffers"] = ("float64", (model.buffer_size,))
         layout["buffer_results"] = ("float64", (rows, model.buffer_size))
         return layout

@@ -139,3 +139,27 @@ def test_the_peak_of_a_process_is_its_own():
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert float(child.stdout) < peak_mib() - 100
     assert ballast.sum() > 0
+
+
+def test_rounds_are_added_to_the_table(tmp_path):
+    """A new round is one more line; a new column writes the file anew, and resuming does."""
+    found = records.Records(tmp_path / "metrics.jsonl")
+    table = tmp_path / "metrics.csv"
+
+    def written(**numbers: float) -> int:
+        found.append({"round": len(found) + 1, "time": 1.0, **numbers})
+        found.write_csv()
+        return table.stat().st_ino
+
+    first = written(loss=2.0)
+    assert written(loss=1.5) == first
+    second = written(loss=1.0, accuracy=0.5)
+    assert second != first
+    assert written(loss=0.5) == second
+    whole = "round,time,loss,accuracy\n1,1.0,2.0,\n2,1.0,1.5,\n3,1.0,1.0,0.5\n4,1.0,0.5,\n"
+    assert table.read_text() == whole
+    table.write_text(whole[:-4])  # as a crash may leave it
+    resumed = records.Records(found.path)
+    resumed.extend(found)
+    resumed.write_csv()
+    assert table.read_text() == whole

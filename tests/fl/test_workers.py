@@ -8,7 +8,7 @@ import pytest
 import torch
 from federations import rounds_of
 from representatives import only
-from specgrad_fl import storage, training
+from specgrad_fl import client, executor, storage, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 
@@ -50,7 +50,7 @@ def test_a_worker_that_fails_shows_its_traceback(make_engine):
 
 def test_closing_does_not_wait_for_clients_in_training(make_engine):
     made = make_engine(workers=2, epochs=100_000)
-    made.executor._pool._send(0, {"train": [0, 0.1, 0, 0]})
+    made.executor._pool._send(0, {"train": [0, 0.1, [0], [0]]})
     made.close()
     assert made.executor._pool._processes[0].returncode == -signal.SIGTERM
 
@@ -74,3 +74,16 @@ def test_buffers_are_averaged(tmp_path, small, monkeypatch):
     assert not torch.equal(variance, torch.ones(4, dtype=torch.float64))
     steps = -(-239 // config.batch_size)
     assert int(count) == 2 * steps
+
+
+def test_many_clients_share_a_message(make_engine, monkeypatch):
+    made = make_engine(clients=40, active=40, partition="iid", workers=1)
+    calls, measured = [], []
+    each = made.executor._each
+    monkeypatch.setattr(
+        made.executor, "_each", lambda name, of: (calls.extend(of), each(name, of))[1]
+    )
+    monkeypatch.setattr(client, "peak_mib", lambda: (measured.append(1), 1.0)[1])
+    reports = made.executor.train(0, 0.1, list(range(40)))
+    assert [report.client for report in reports] == list(range(40))
+    assert len(measured) == len(calls) <= executor.MESSAGES + 1

@@ -143,7 +143,7 @@ class Trainer:
         state = self._keeping.load(client, newest, method.client_vectors, self._flat.size)
         for name, vector in state.items():
             board.states[name][0].copy_(vector)
-        report = self._runner_for(client).train(order["round"], order["lr"], client, 0)
+        (report,) = self._runner_for(client).train(order["round"], order["lr"], [client], [0])
         kept = {name: rows[0].clone() for name, rows in board.states.items()}
         self._keeping.save(client, order["round"] + 1, kept, keep)
         sent = wire.returned(method, board.results[0], board.buffer_results[0], kept)

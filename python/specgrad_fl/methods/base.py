@@ -40,8 +40,9 @@ class Federation:
 
 @dataclass
 class Local:
-    """One client's training in progress.
+    """One client's training in progress, or that of a stack, whose w, g and state are ``[K, d]``.
 
+    client: its number, or those of a stack, ``int64 [K, 1]``
     w: the current weights, changed in place by every step
     g: the gradient of the current batch
     start: the weights that the server sent
@@ -51,7 +52,7 @@ class Local:
     filter_: filters ``g`` in place
     """
 
-    client: int
+    client: int | Tensor
     w: Tensor
     g: Tensor
     start: Tensor
@@ -155,6 +156,8 @@ class Method:
     sent_vectors: names of the server's vectors that are sent with the weights
     down, up: payload for each active client, in multiples of ``d``
     needs_plain_steps: whether steps must be ``lr`` times a gradient, without momentum or Adam
+    stacks: whether gradient, correction and finish of this class also work on a stack of clients,
+        whose w, g and state are ``[K, d]``; a subclass that overrides them says so itself
     """
 
     name: ClassVar[str] = "fedavg"
@@ -164,6 +167,7 @@ class Method:
     down: ClassVar[int] = 1
     up: ClassVar[int] = 1
     needs_plain_steps: ClassVar[bool] = False
+    stacks: ClassVar[bool] = True
 
     def __init__(self, options: Any, federation: Federation) -> None:
         self.options = options
@@ -186,7 +190,7 @@ class Method:
         """Correction added to the data gradient, never filtered: a new tensor, or ``None``."""
         return None
 
-    def pull(self, client: int) -> float:
+    def pull(self, client: int | Tensor) -> float | Tensor:
         """The coefficient of ``w`` inside the correction (only ``clip_scope=corrected`` asks)."""
         return 0.0
 

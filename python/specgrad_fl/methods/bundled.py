@@ -24,6 +24,7 @@ class FedProx(Method):
     """v = u + mu (w - w_t)."""
 
     name = "fedprox"
+    stacks = True
 
     @dataclass(frozen=True)
     class Options:
@@ -32,7 +33,7 @@ class FedProx(Method):
     def correction(self, local: Local) -> Tensor:
         return (local.w - local.start).mul_(self.options.mu)
 
-    def pull(self, client: int) -> float:
+    def pull(self, client: int | Tensor) -> float:
         return self.options.mu
 
 
@@ -40,6 +41,7 @@ class FedDyn(Method):
     """Best with a learning rate that hardly decays: h never does."""
 
     name = "feddyn"
+    stacks = True
     client_vectors = ("h",)
 
     @dataclass(frozen=True)
@@ -49,14 +51,15 @@ class FedDyn(Method):
     def server_state(self) -> Vectors:
         return {"h": torch.zeros(self.federation.size)}
 
-    def pull(self, client: int) -> float:
+    def pull(self, client: int | Tensor) -> Tensor:
         """alpha, weaker for a client with more than its share of the samples."""
         sizes = self.federation.sizes
-        share = float(sizes[client]) * self.federation.clients / float(sizes.sum())
+        share = sizes[client].double() * self.federation.clients / float(sizes.sum())
         return self.options.alpha / share
 
     def correction(self, local: Local) -> Tensor:
-        return (local.w - local.start).add_(local.state["h"]).mul_(self.pull(local.client))
+        pull = self.pull(local.client).to(local.w)
+        return (local.w - local.start).add_(local.state["h"]).mul_(pull)
 
     def finish(self, local: Local) -> None:
         local.state["h"].add_(local.w - local.start)
@@ -76,6 +79,7 @@ class Scaffold(Method):
     """c_k is an average of gradients that were filtered already, so it is not filtered again."""
 
     name = "scaffold"
+    stacks = True
     client_vectors = ("c_k",)
     needs_plain_steps = True
     sent_vectors = ("c",)
@@ -107,6 +111,7 @@ class FedCM(Method):
     """
 
     name = "fedcm"
+    stacks = True
     needs_plain_steps = True
     sent_vectors = ("m",)
     down = 2
@@ -131,6 +136,7 @@ class FedSAM(Method):
     """u = filter(gradient at w + rho g/|g|), with g the gradient at w on the same batch."""
 
     name = "fedsam"
+    stacks = True
 
     @dataclass(frozen=True)
     class Options:
@@ -142,7 +148,8 @@ class FedSAM(Method):
         with torch.no_grad():
             if self.options.filter_ascent:
                 local.filter_()
-            step = self.options.rho / (torch.linalg.vector_norm(local.g) + 1e-7)
+            norm = torch.linalg.vector_norm(local.g, dim=-1, keepdim=True)
+            step = self.options.rho / (norm + 1e-7)
             # restored by copy: subtracting the step again would not give the same bits
             here = local.w.clone()
             local.w.add_(local.g * step)
