@@ -9,7 +9,9 @@
 #include <sstream>
 
 // std::shared_ptr asks it (glibc 2.32) whether its counts must be atomic: always.
-extern "C" char __libc_single_threaded = 0;
+extern "C" {
+char __libc_single_threaded = 0;
+}
 
 namespace std {
 // of std::vector's constructors, GLIBCXX_3.4.29
