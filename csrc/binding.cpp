@@ -215,9 +215,10 @@ PyObject* release_memory(PyObject* const*, Py_ssize_t) {
                        static_cast<long long>(workspaces().release()));
 }
 
-// instruction_set() returns its name and the bytes of its vectors.
+// instruction_set() returns its name, the bytes of its vectors, and the names of all that run here.
 PyObject* instruction_set(PyObject* const*, Py_ssize_t) {
-  return Py_BuildValue("si", isa_name(chosen_isa()), vector_bytes(chosen_isa()));
+  return Py_BuildValue("sis", isa_name(chosen_isa()), vector_bytes(chosen_isa()),
+                       runnable_isas().c_str());
 }
 
 // A function as Python calls it: the number of its arguments is checked, C++ exceptions become

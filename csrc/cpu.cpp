@@ -3,11 +3,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
-#include <string>
 
 namespace specgrad {
 
 const char* isa_name(Isa isa) {
+#if defined(__aarch64__)
+  if (isa == Isa::portable) return "neon";  // what its vectors of 128 bits are compiled to
+#endif
   return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "portable";
 }
 
@@ -21,16 +23,22 @@ bool cpu_runs(Isa isa) {
   return isa == Isa::portable;
 }
 
+std::string runnable_isas() {
+  std::string names;
+  for (Isa isa : kIsas) {
+    if (cpu_runs(isa)) names += std::string(names.empty() ? "" : ", ") + isa_name(isa);
+  }
+  return names;
+}
+
 Isa chosen_isa() {
   static const Isa chosen = [] {
     const char* wanted = std::getenv("SPECGRAD_ISA");
-    std::string runnable;
     for (Isa isa : kIsas) {
       if (!cpu_runs(isa)) continue;
       if (!wanted || !*wanted || std::strcmp(wanted, isa_name(isa)) == 0) return isa;
-      runnable += std::string(runnable.empty() ? "" : ", ") + isa_name(isa);
     }
-    throw std::invalid_argument("SPECGRAD_ISA must be one of " + runnable +
+    throw std::invalid_argument("SPECGRAD_ISA must be one of " + runnable_isas() +
                                 " on this CPU, or unset; got '" + wanted + "'");
   }();
   return chosen;

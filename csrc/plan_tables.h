@@ -108,7 +108,7 @@ CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
   plan.columns = design.columns();
   plan.pitch = grid_pitch(plan.columns, lanes);
   plan.groups = ceil_div(plan.rows / 2 + 1, lanes);
-  plan.scale = static_cast<T>(std::exp2(-std::ilogb(plan.rows * plan.columns)));
+  plan.scale = static_cast<T>(std::ldexp(1.0, -std::ilogb(plan.rows * plan.columns)));
   plan.down = make_transform<T>(design.column_radices);
   plan.along = make_transform<T>(design.row_radices);
   fill_twiddles(plan, lanes);

@@ -26,9 +26,13 @@ struct BF16 {
 };
 
 struct F16 {
+#if defined(__aarch64__)
+  using Stored = __fp16;  // GCC 12 has no _Float16 in C++ there
+#else
   using Stored = _Float16;
-  static float read(_Float16 stored) { return static_cast<float>(stored); }
-  static _Float16 write(float value) { return static_cast<_Float16>(value); }
+#endif
+  static float read(Stored stored) { return static_cast<float>(stored); }
+  static Stored write(float value) { return static_cast<Stored>(value); }
 };
 
 // Calls visit(form, stored pointer, stride, count) for the runs that make up samples [begin, end)

@@ -18,7 +18,11 @@ template <class T>
 constexpr int kLanes = SPECGRAD_VECTOR_BYTES / static_cast<int>(sizeof(T));
 
 // Registers that hold vectors.
+#if defined(__aarch64__)
+constexpr int kRegisters = 32;
+#else
 constexpr int kRegisters = SPECGRAD_VECTOR_BYTES == 64 ? 32 : 16;
+#endif
 
 template <class F, int... I>
 static SPECGRAD_INLINE void repeat_each(F&& f, std::integer_sequence<int, I...>) {

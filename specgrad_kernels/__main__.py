@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
 import importlib.util
 import platform
 import sys
@@ -25,11 +23,7 @@ def machine_report() -> str:
         f"threads {torch.get_num_threads()}",
     ]
     if cpp.INSTRUCTION_SET is not None:
-        features: dict[str, bool] = {}
-        with contextlib.suppress(ImportError):  # nothing but this report depends on the module
-            features = importlib.import_module("specgrad_kernels._cpu").features()
-        runs = ", ".join(name for name, runs_here in features.items() if runs_here)
-        lines.append(f"CPU instructions used: {cpp.INSTRUCTION_SET}{runs and ' of ' + runs}")
+        lines.append(f"CPU instructions used: {cpp.INSTRUCTION_SET} of {cpp.RUNNABLE}")
     lines.append("backends, the preferred one first:")
     for name, reason in backends.report().items():
         lines.append(f"  {name:8} {'available' if reason is None else 'not available: ' + reason}")

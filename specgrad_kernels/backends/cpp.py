@@ -41,8 +41,9 @@ def _load() -> ModuleType | str:
 _LOADED = _load()
 _WHY_NOT = _LOADED if isinstance(_LOADED, str) else None
 INSTRUCTION_SET: str | None = None
+RUNNABLE = ""  # all instruction sets with kernels that this CPU runs
 if not isinstance(_LOADED, str):
-    INSTRUCTION_SET, _BYTES_A_VECTOR = _LOADED.instruction_set()
+    INSTRUCTION_SET, _BYTES_A_VECTOR, RUNNABLE = _LOADED.instruction_set()
     _run = _LOADED.run
 
 
