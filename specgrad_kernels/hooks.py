@@ -13,6 +13,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from specgrad_kernels.sharded import is_sharded
+
 if TYPE_CHECKING:
     from specgrad_kernels.plan import FilterPlan
 
@@ -31,13 +33,6 @@ def attach(plan: FilterPlan, optimizer: Any, max_norm: float | None = None) -> R
     """
     if max_norm is not None and not max_norm > 0:
         raise ValueError(f"max_norm must be positive, or None for no clipping; got {max_norm!r}")
-    for name, parameter in zip(plan.names, plan.parameters, strict=True):
-        if hasattr(parameter, "full_tensor"):
-            raise TypeError(
-                f"{name} is a sharded {type(parameter).__name__}, and the filter needs the whole "
-                "gradient of a layer; before each step filter grad.full_tensor() and shard the "
-                "result again, as docs/integrations.md shows for FSDP2"
-            )
     inner = _unwrap(optimizer, plan.parameters)
     updated = _updated(inner)
     for name, parameter in zip(plan.names, plan.parameters, strict=True):
@@ -187,7 +182,8 @@ def _inside_own_step(optimizer: torch.optim.Optimizer) -> bool:
 
 def _watch(hook: _BeforeStep, name: str) -> None:
     """Warn if the weights change again and again while the hook has never run."""
-    watched = next((p for p in hook.plan.parameters if p.requires_grad), None)
+    # comparing sharded weights would wait for other processes
+    watched = next((p for p in hook.plan.parameters if p.requires_grad and not is_sharded(p)), None)
     if watched is None:
         return
     attached = weakref.ref(hook)  # its optimizer alone keeps it

@@ -18,6 +18,7 @@ from specgrad_kernels import dispatch, hooks, ops
 from specgrad_kernels.backends import Backend, choose
 from specgrad_kernels.layers import PRESETS, Selector, aligned, select_layers
 from specgrad_kernels.layout import permuted_shape, signal_shape
+from specgrad_kernels.sharded import filter_sharded_, is_sharded
 from specgrad_kernels.spec import FilterSpec, make_spec
 
 # of the weights of a model: the paper's plan for a ViT filters 0.3 %
@@ -74,6 +75,7 @@ class FilterPlan:
         self.names = [name for name, _ in named]
         self._shapes = [tuple(parameter.shape) for _, parameter in named]
         self._parameters: list[nn.Parameter] | None = [parameter for _, parameter in named]
+        self._is_sharded = any(map(is_sharded, self._parameters))
         self._attached = self._warned = False
         self._choose_backend()  # one that cannot filter these is refused now
 
@@ -134,6 +136,7 @@ class FilterPlan:
                 found = tuple(own[name].shape) if name in own else "no such parameter"
                 raise ValueError(f"the plan filters {name} of shape {shape}; the model has {found}")
         self._parameters = [own[name] for name in self.names]
+        self._is_sharded = any(map(is_sharded, self._parameters))
         return self
 
     def _choose_backend(self) -> Backend:
@@ -146,6 +149,9 @@ class FilterPlan:
             ops.trace(self._listed(grads), self.spec.text, self.backend)
             return
         parameters = self._parameters
+        if self._is_sharded:
+            filter_sharded_(self._listed(grads), self.spec, self.backend)
+            return
         if grads is None and parameters:
             present = [grad for each in parameters if (grad := each.grad) is not None]
             if len(present) == len(parameters) and not present[0].is_meta:

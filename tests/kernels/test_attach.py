@@ -9,7 +9,6 @@ import weakref
 import pytest
 import torch
 from helpers import backward, distance, small_model, truth
-from process_group import single_process_group
 from torch import nn
 
 from specgrad_kernels import FilterPlan, FilterSpec
@@ -349,18 +348,6 @@ def test_an_attached_plan_keeps_nothing_alive_and_its_model_can_be_saved():
     del model, optimizer
     gc.collect()
     assert gone() is None
-
-
-def test_sharded_weights_are_refused_when_attaching():
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
-    with single_process_group():
-        from torch.distributed.device_mesh import init_device_mesh
-
-        model = small_model()
-        fsdp.fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(TypeError, match=r"0\.weight is a sharded DTensor.*full_tensor\(\)"):
-            FilterPlan.for_model(model).attach(optimizer)
 
 
 def test_all_steps_filter_each_layer_once():
