@@ -26,7 +26,7 @@ def check_kind(grad: Tensor, index: int) -> None:
     if type(grad).__module__.startswith("torch.distributed") and hasattr(grad, "to_local"):
         raise TypeError(
             f"grads[{index}] is a {type(grad).__name__}: the flattening of a shard is not that "
-            "of its layer; filter it by FilterPlan.attach, or grad.full_tensor() before it is sharded"
+            "of its layer; filter it by FilterPlan.attach, or pass grad.full_tensor()"
         )
     if grad.is_nested:
         raise TypeError(
