@@ -139,7 +139,9 @@ def cpu_extension(link):
 
 
 def headers():
-    return sorted(str(path) for end in ("h", "inl", "map") for path in Path("csrc").glob(f"*.{end}"))
+    return sorted(
+        str(path) for end in ("h", "inl", "map") for path in Path("csrc").glob(f"*.{end}")
+    )
 
 
 def native_build():

@@ -41,7 +41,10 @@ SPECS = (
     {"method": "fft", "strategy": "full"},
     {"method": "fft", "strategy": "dense"},
     {"method": "fft", "strategy": "band"},
-    *({"method": "lap", "boundary": each} for each in ("count", "circular", "reflect", "replicate")),
+    *(
+        {"method": "lap", "boundary": each}
+        for each in ("count", "circular", "reflect", "replicate")
+    ),
     {"method": "lap", "window": 5},
     {"method": "gaussian"},
     {"method": "gaussian", "sigma": 2.5, "boundary": "circular"},
@@ -143,7 +146,9 @@ def build(compiler: str, folder: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--compiler", required=True, help="command, with its own flags")
-    parser.add_argument("--run", default="", help="command that runs the binary, such as qemu-aarch64")
+    parser.add_argument(
+        "--run", default="", help="command that runs the binary, such as qemu-aarch64"
+    )
     parser.add_argument("--isa", default="portable", choices=tuple(VECTOR_BYTES))
     parser.add_argument("--keep", type=Path, help="folder for the binary, to use it again")
     given = parser.parse_args()
@@ -173,7 +178,9 @@ def report(cases: list[Case], filtered: np.ndarray) -> int:
         result = case.grad.clone(memory_format=torch.preserve_format)
         memory(result)[:] = filtered[place : place + size]
         place += size
-        share = float((result.double() - case.exact).norm() / case.grad.double().norm()) / case.bound
+        share = (
+            float((result.double() - case.exact).norm() / case.grad.double().norm()) / case.bound
+        )
         worst[case.grad.dtype] = max(share, worst.get(case.grad.dtype, 0.0))
         if not share <= 1:
             broken += 1

@@ -94,7 +94,10 @@ def check_backward(mesh):
 
 def check_refusals(mesh, rank):
     """A NaN in one process stops all of them, with nothing changed; a pending sum is refused."""
-    grads = [distribute_tensor(g, mesh, [Shard(0)], src_data_rank=None) for g in draw_grads(torch.float32)]
+    grads = [
+        distribute_tensor(g, mesh, [Shard(0)], src_data_rank=None)
+        for g in draw_grads(torch.float32)
+    ]
     if rank == 1:
         grads[3].to_local()[0, 0, 0, 0] = float("nan")
     before = [grad.to_local().clone() for grad in grads]
