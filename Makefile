@@ -117,7 +117,13 @@ test-torch: $(VENV)/installed
 	PYTHONPATH="$(CURDIR):$(CURDIR)/python" OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -q \
 		-p no:cacheprovider tests/kernels
 
-# One wheel for each Python on this machine, in dist/.
+# The kernels for ARM in an emulated processor, without torch: tests/cross/run.py says how.
+.PHONY: test-aarch64
+test-aarch64: $(VENV)/installed
+	OMP_NUM_THREADS=1 PYTHONPATH="$(CURDIR)" $(BIN)/python tests/cross/run.py --isa neon \
+		--compiler "aarch64-linux-gnu-g++ -static" --run qemu-aarch64
+
+# One wheel for each platform, in dist/, for every Python from 3.10 on.
 wheels: $(VENV)/installed
 	.ci/wheels
 

@@ -114,7 +114,7 @@ def test_workflows_run_targets_and_scripts_that_exist() -> None:
 
 
 def test_shell_scripts_parse() -> None:
-    for script in ("run", "try", "wheels"):
+    for script in ("run", "try", "wheels", "aarch64"):
         subprocess.run(["bash", "-n", str(ROOT / ".ci" / script)], check=True)
 
 
