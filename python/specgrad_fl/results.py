@@ -98,7 +98,8 @@ class LoadedRun:
             model.load_state_dict(best)
             return model.eval()
         flat = FlatModel(model)
-        tensors = storage.load_tensors(paths[which])[0]
+        tensors, facts = storage.load_tensors(paths[which])
+        self.directory.check_own(paths[which], facts)
         flat.weights.copy_(flat.vector(tensors, "model."))
         flat.write_buffers(tensors["buffers"])
         return flat.model.eval()

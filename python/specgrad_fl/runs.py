@@ -264,6 +264,17 @@ class RunDirectory:
         except (RunError, KeyError, ValueError, TypeError, AttributeError):
             return {}
 
+    def check_own(self, path: Path, facts: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of another run: it was stored with these settings and these data.
+
+        A run that was made longer had fewer rounds then.
+        """
+        config, last = self.config(), self.facts()
+        lengths = range(config.rounds, facts["rounds"] - 1, -1)
+        same = all(facts[name] == last[name] for name in ("fingerprint", "partition", "inputs"))
+        if not same or facts["config"] not in (config.replace(rounds=n).digest for n in lengths):
+            raise storage.spoiled(f"{path} is a checkpoint of another run")
+
     def previous_rounds(self) -> dict[int, int]:
         """Rounds of the client states that the checkpoint before the last needs."""
         return self.previous().get("client_rounds", {})

@@ -163,6 +163,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield file, dict(json.loads((file.metadata() or {})["facts"]))
     except FileNotFoundError as error:
         raise spoiled(f"{path} is missing") from error
+    except PermissionError:  # another user's, and not damaged
+        raise
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         why = f"{path} is not a checkpoint of this trainer or is damaged ({error!r})"
         raise spoiled(why) from error
@@ -184,7 +186,7 @@ def load_tensors(path: Path, expected: str = "") -> tuple[dict[str, Tensor], dic
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     own = facts.pop(DIGEST, "")
     stored = expected or own
-    if not stored and NEWER in facts:
+    if (own and own != stored) or (not stored and NEWER in facts):
         raise changed(path)
     # in the order of the file: names that were numbers would be sorted otherwise now
     if stored and digest(tensors, json.dumps(facts)) != stored:

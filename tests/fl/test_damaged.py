@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from federations import files_of, rounds_of
+from federations import rounds_of
 from specgrad_fl import cli, load_run, models, plots, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.runs import RunDirectory
+from specgrad_fl.storage import client_path
 from specgrad_study.fleet import Job, stored_outcome
 from specgrad_study.paper.archive import Finished
 from torch import nn
@@ -114,6 +115,15 @@ def told(path: Path) -> dict:
     return found
 
 
+def results_in(path: Path) -> dict[str, bytes]:
+    """Files that a run is asked for, and what its clients keep."""
+    run = RunDirectory(path)
+    kept = run.facts()["client_rounds"].items()
+    files = [client_path(run.clients_path, int(client), number) for client, number in kept]
+    files += [run.last_path, run.best_path, run.partition_path]
+    return {file.name: file.read_bytes() for file in files}
+
+
 def commands(path: Path, out: Path) -> list[list[str]]:
     """Every command that reads a run."""
     diagnosis = ["--out", str(out / "diagnosis"), "--quiet", "--noise-batches=0"]
@@ -129,7 +139,7 @@ def commands(path: Path, out: Path) -> list[list[str]]:
     "count", [IN_THE_SUITE, pytest.param(CHANGES, marks=pytest.mark.exhaustive)]
 )
 def test_changed_files_of_a_finished_run(tmp_path, runs, count, capsys):
-    truth, result = told(runs["finished"]), files_of(RunDirectory(runs["finished"]))
+    truth, result = told(runs["finished"]), results_in(runs["finished"])
     noticed = 0
     for seed in range(count):
         path = tmp_path / "new" / "run"
@@ -147,7 +157,7 @@ def test_changed_files_of_a_finished_run(tmp_path, runs, count, capsys):
             code = cli.main(command)
             assert code in (0, 2), (what, command)
             if command[0] == "resume" and code == 0:
-                assert files_of(RunDirectory(path)) == result, what
+                assert results_in(path) == result, what
         shutil.rmtree(tmp_path / "new")
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         assert "Traceback" not in capsys.readouterr().err
@@ -160,7 +170,7 @@ def test_changed_files_of_a_finished_run(tmp_path, runs, count, capsys):
 def test_changed_files_of_an_interrupted_run(tmp_path, runs, count):
     """It is refused, or finished to the byte."""
     finished = RunDirectory(runs["finished"])
-    result, rounds = files_of(finished), rounds_of(finished)
+    result, rounds = results_in(finished.path), rounds_of(finished)
     refused = 0
     for seed in range(count):
         path = tmp_path / "new" / "run"
@@ -171,7 +181,7 @@ def test_changed_files_of_an_interrupted_run(tmp_path, runs, count):
         except RunError:
             refused += 1
         else:
-            assert files_of(run) == result, what
+            assert results_in(path) == result, what
             assert rounds_of(run) == rounds, what
         shutil.rmtree(tmp_path / "new")
     assert refused > count / 4

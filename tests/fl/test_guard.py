@@ -143,3 +143,9 @@ def test_a_damaged_spare_checkpoint_costs_nothing(tmp_path, small):
     assert training.resume(run.path).finished
     assert run.previous() == {}
     assert storage.load_tensors(run.last_path)
+
+
+def test_facts_of_the_spare_checkpoint_are_read_without_its_tensors(tmp_path, small, monkeypatch):
+    run = training.train(small(**{**SETTINGS, "active": 3}, rounds=2), tmp_path / "run")
+    monkeypatch.setattr(storage, "load_tensors", lambda *_: pytest.fail("tensors were read"))
+    assert run.previous() == {"rounds": 1, "client_rounds": {}}

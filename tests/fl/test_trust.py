@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import io
 import json
 import os
 import shutil
@@ -11,7 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from specgrad_fl import cli, executor, load_run, models, plots, pool, training
+import safetensors
+from specgrad_fl import cli, executor, load_run, models, plots, pool, storage, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.runs import FEDERATION_LOCK, RunDirectory
 
@@ -293,3 +297,60 @@ def test_memory_of_a_run_that_was_killed_is_given_back(tmp_path):
     executor._remove_abandoned(tmp_path)
     assert (dead.exists(), living.exists()) == (False, True)
     claim.close()
+
+
+def test_names_reach_the_disk(tmp_path, monkeypatch):
+    """After a rename alone, a power cut may leave the old file."""
+    done = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(handle):
+        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
+
+    def renamed(source, target):
+        done.append("renamed")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    storage.write_text(tmp_path / "file", "text")
+    assert done == [f"file{storage.TEMPORARY}", "renamed", tmp_path.name]
+
+
+@pytest.mark.parametrize("name", ["config.toml", "last.safetensors", "metrics.jsonl", "lock"])
+def test_another_users_run_is_refused_in_a_sentence(finished, tmp_path, monkeypatch, capsys, name):
+    """Opening is patched: root, as in a container, may read everything."""
+    shutil.copytree(finished.path, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+
+    def refusing(function):
+        def opened(path, *args, **kwargs):
+            if str(path) == str(tmp_path / "run" / name):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return function(path, *args, **kwargs)
+
+        return opened
+
+    for owner, attribute in (
+        (io, "open"),
+        (os, "open"),
+        (builtins, "open"),
+        (safetensors, "safe_open"),
+    ):
+        monkeypatch.setattr(owner, attribute, refusing(getattr(owner, attribute)))
+    assert cli.main(["resume", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert str(tmp_path / "run") in said
+    assert "damaged" not in said
+
+
+def test_the_earlier_checkpoint_of_another_run_is_refused(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    config = finished.config().replace(seed=1, rounds=2)
+    other = training.train(config, tmp_path / "other")
+    assert load_run(tmp_path / "run").model("previous")
+    shutil.copy(other.previous_path, tmp_path / "run" / "previous.safetensors")
+    with pytest.raises(RunError, match="a checkpoint of another run"):
+        load_run(tmp_path / "run").model("previous")
