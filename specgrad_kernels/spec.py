@@ -227,8 +227,9 @@ def as_order(order: Any) -> Any:
     """Return an order that can be a key; of equal tensors and arrays the same object."""
     if order is None or isinstance(order, (str, tuple)):
         return order
-    numbers = np.asarray(order)
-    return _integers(numbers.astype(np.int64).tobytes())
+    if isinstance(order, (list, range)):
+        return tuple(order)
+    return _integers(np.asarray(order).astype(np.int64).tobytes())
 
 
 def as_tuples(value: Any) -> Any:

@@ -10,7 +10,8 @@ import torch
 from specgrad_data import Dataset
 from torch import Tensor
 
-from specgrad_fl import executor, methods, prepare, samples, storage
+from specgrad_fl import building, executor, methods, samples, storage
+from specgrad_fl.building import Blueprint, inputs_of
 from specgrad_fl.client import ClientResult
 from specgrad_fl.config import Config
 from specgrad_fl.errors import Diverged, RunError
@@ -19,7 +20,6 @@ from specgrad_fl.machine import peak_mib
 from specgrad_fl.methods import Round
 from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.partition import Partition
-from specgrad_fl.prepare import Blueprint, inputs_of
 from specgrad_fl.progress import Watcher
 from specgrad_fl.records import Record, Records
 from specgrad_fl.results import client_statistics
@@ -113,8 +113,8 @@ class Engine:
         kind, self._arrays = samples.stored(dataset, config.augment, config.channels_last)
         self._arrays |= partition.arrays()
         self._blueprint = Blueprint(config, kind, inputs_of(dataset))
-        self.flat = prepare.build_model(self._blueprint)
-        federation = prepare.federation_of(self._blueprint, self._arrays, self.flat)
+        self.flat = building.build_model(self._blueprint)
+        federation = building.federation_of(self._blueprint, self._arrays, self.flat)
         self.method = methods.build(config.method, config.options, federation)
         self.server = self.method.server_state()
         self.sizes = federation.sizes

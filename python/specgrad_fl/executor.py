@@ -19,11 +19,11 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from specgrad_fl import machine, pool, prepare
+from specgrad_fl import building, machine, pool
+from specgrad_fl.building import Blueprint
 from specgrad_fl.client import ClientResult, ClientRunner
 from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.pool import Message, Pool
-from specgrad_fl.prepare import Blueprint
 from specgrad_fl.vectors import FlatModel, SharedVectors, TensorShapes, layout_of, mapped, private
 
 # messages to each worker in a round: fewer cost less, more leave less work for the last one
@@ -63,7 +63,7 @@ class Executor:
     ) -> None:
         self._config, self._arrays = blueprint.config, arrays
         self.board = SharedVectors(private(layout))
-        self._runner = prepare.build_runner(blueprint, arrays, flat, self.board)
+        self._runner = building.build_runner(blueprint, arrays, flat, self.board)
 
     def start(self) -> None:
         """Start what trains the clients, where that is not here already."""
@@ -249,11 +249,11 @@ def choose(
 
 def _runner(order: Message) -> ClientRunner:
     sys.path[:] = order["path"]
-    blueprint = prepare.Blueprint.parse(order["blueprint"])
+    blueprint = building.Blueprint.parse(order["blueprint"])
     torch.set_num_threads(blueprint.config.threads)
     tensors = mapped(order["layout"], Path(order["folder"]))
-    return prepare.build_runner(
-        blueprint, tensors, prepare.build_model(blueprint), SharedVectors(tensors)
+    return building.build_runner(
+        blueprint, tensors, building.build_model(blueprint), SharedVectors(tensors)
     )
 
 

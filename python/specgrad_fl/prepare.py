@@ -1,28 +1,24 @@
-"""Build the parts of a run from its configuration: data, partition, model, client runner."""
+"""Check a configuration against its data, and resolve what follows from them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import specgrad_data
 import torch
 from specgrad_data import DataError, Dataset, own
-from torch import Tensor
 
-from specgrad_fl import machine, methods, models
-from specgrad_fl.client import NO_SAMPLES, ClientRunner
+from specgrad_fl import machine, methods, models, stack_trial
+from specgrad_fl.building import inputs_of
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.filters import filter_plan
 from specgrad_fl.own_code import imported
-from specgrad_fl.partition import Partition, label_counts, make_partition, split
-from specgrad_fl.samples import Format, Samples
+from specgrad_fl.partition import Partition, make_partition
 from specgrad_fl.seeding import derive
-from specgrad_fl.vectors import FlatModel, SharedVectors
+from specgrad_fl.vectors import FlatModel
 
 # a forward pass alone, of the cost of forward and backward
 EVALUATION_COST = 0.3
@@ -42,9 +38,7 @@ def prepare(
     resolved = resolve(config, dataset, partition)
     check_model(config, dataset)
     if config.stack != "1":
-        from specgrad_fl import stack
-
-        resolved = stack.resolve(resolved, dataset, partition, announce)
+        resolved = stack_trial.resolve(resolved, dataset, partition, announce)
     return resolved, dataset, partition
 
 
@@ -112,14 +106,6 @@ def resolve(config: Config, dataset: Dataset, partition: Partition) -> Config:
     return config.replace(clients=clients, eval_every=every, eval_tail=tail)
 
 
-def inputs_of(dataset: Dataset) -> models.Inputs:
-    """Classes, channels and size of the samples, as a model takes them."""
-    if dataset.is_text:
-        return models.Inputs(dataset.num_classes, vocabulary=dataset.vocabulary)
-    _, channels, height, _ = dataset.train_x.shape
-    return models.Inputs(dataset.num_classes, channels, height)
-
-
 def check_model(config: Config, dataset: Dataset) -> None:
     """Refuse a model that does not fit the data, or a filter that does not fit the model."""
     inputs = inputs_of(dataset)
@@ -145,80 +131,3 @@ def check_model(config: Config, dataset: Dataset) -> None:
             f"expected one tensor of shape {expected}"
         )
     FlatModel(model, device)  # refuses parameters that it cannot hold
-
-
-@dataclass(frozen=True)
-class Blueprint:
-    """Everything but the arrays, serialisable as JSON for workers."""
-
-    config: Config
-    kind: Format
-    inputs: models.Inputs
-
-    @staticmethod
-    def parse(fields: dict[str, Any]) -> Blueprint:
-        """Rebuild a blueprint from ``asdict`` that went through JSON."""
-        return Blueprint(
-            Config(**fields["config"]),
-            Format(**fields["kind"]),
-            models.Inputs(**fields["inputs"]),
-        )
-
-
-def federation_of(
-    blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel
-) -> methods.Federation:
-    """Sizes, label counts and layers of a federation, as a method takes them."""
-    classes = blueprint.inputs.num_classes
-    return methods.Federation(
-        sizes=arrays["sizes"],
-        histograms=label_counts(split(arrays), arrays["train_y"], classes),
-        test_histogram=torch.bincount(arrays["test_y"], minlength=classes),
-        size=flat.size,
-        groups=layer_groups(flat),
-        server_lr=blueprint.config.server_lr,
-    )
-
-
-def layer_groups(flat: FlatModel) -> tuple[slice, ...]:
-    """The model's own groups, or runs of tensors that each end at a bias.
-
-    >>> from torch import nn
-    >>> layer_groups(FlatModel(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1, bias=False))))
-    (slice(0, 9, None), slice(9, 12, None))
-    """
-    own = getattr(flat.model, "layer_groups", None)
-    if own is not None:
-        return tuple(
-            slice(flat.segments[names[0]].start, flat.segments[names[-1]].stop) for names in own()
-        )
-    groups, start = [], 0
-    for name, segment in flat.segments.items():
-        if "bias" in name:
-            groups.append(slice(start, segment.stop))
-            start = segment.stop
-    if start < flat.size:
-        groups.append(slice(start, flat.size))
-    return tuple(groups)
-
-
-def build_model(blueprint: Blueprint) -> FlatModel:
-    """The model with its initial weights, on its device."""
-    config = blueprint.config
-    model = models.build_seeded(config.model, blueprint.inputs, config.model_options, config.seed)
-    return FlatModel(model, machine.device_of(config))
-
-
-def build_runner(
-    blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, board: SharedVectors
-) -> ClientRunner:
-    """Client runner on these arrays and shared vectors."""
-    config = blueprint.config
-    method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
-    samples = Samples(blueprint.kind, arrays, machine.device_of(config))
-    partition = dict(enumerate(split(arrays)))
-    held_out = arrays.get("held_out", NO_SAMPLES)
-    kind = ClientRunner
-    if config.clients_in_a_stack > 1:
-        from specgrad_fl.stack import StackedRunner as kind
-    return kind(config, flat, samples, partition, method, board, held_out)

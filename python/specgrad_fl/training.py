@@ -11,12 +11,13 @@ from typing import Any
 from specgrad_data import Dataset
 
 from specgrad_fl import machine, methods, storage
+from specgrad_fl.building import inputs_of
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine, RemoteExecutor
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.own_code import attributing_errors, check_allowed
 from specgrad_fl.partition import Partition
-from specgrad_fl.prepare import divide, inputs_of, load_data, prepare
+from specgrad_fl.prepare import divide, load_data, prepare
 from specgrad_fl.progress import Watcher, silent
 from specgrad_fl.records import Record
 from specgrad_fl.runs import FEDERATION_LOCK, LOCK, RunDirectory, check_same, extended

@@ -90,7 +90,7 @@ def test_digest_depends_on_what_decides_the_result(name):
     default = getattr(Config(), name)
     other = {str: "other", int: 7, float: 0.25, bool: not default, dict: {"a": 0.25}}
     value = other[type(default)]
-    checked = {"filter": ("none", "fft"), "epochs_range": ("", "1-2")}
+    checked = {"filter": ("none", "fft"), "epochs_range": ("", "1-2"), "stack": ("1", "8")}
     about = OPTIONS[name].limits if name in OPTIONS else FIELDS[name].metadata
     choices = checked.get(name, about["choices"])
     changed = Config().replace(**{name: choices[1] if choices else value})

@@ -295,7 +295,7 @@ def test_clients_that_took_no_step_change_nothing(make_engine, method, monkeypat
     engine.round(0)
     server = {name: vector.clone() for name, vector in engine.server.items()}
     before = engine.board.weights.clone()
-    monkeypatch.setattr(ClientRunner, "_step", lambda self, local, optimizer: None)
+    monkeypatch.setattr(ClientRunner, "step", lambda self, local, optimizer: None)
     engine.round(1)
     assert torch.equal(engine.board.weights, before)
     for name, vector in engine.server.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from representatives import only
-from specgrad_fl import prepare, stack, training
+from specgrad_fl import prepare, stack, stack_trial, training
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.methods import METHODS
 from specgrad_fl.samples import Format, Samples
@@ -198,7 +198,7 @@ def test_models_that_cannot_be_stacked_are_named(small, model):
     ],
 )
 def test_settings_that_rule_a_stack_out(small, settings, message):
-    assert message in stack._unsupported(small(**settings))
+    assert message in stack_trial._unsupported(small(**settings))
 
 
 @pytest.mark.parametrize(("faster", "size"), [(True, 3), (False, 1)])
@@ -206,7 +206,7 @@ def test_auto_takes_what_is_faster(small, monkeypatch, faster, size):
     def seconds(trial, runner, count):
         return 1 / count if faster and isinstance(runner, stack.StackedRunner) else 1.0
 
-    monkeypatch.setattr(stack._Trial, "_seconds", seconds)
+    monkeypatch.setattr(stack_trial._Trial, "_seconds", seconds)
     config = small(model="stack_nets:linear", stack="auto")
     assert prepare.prepare(config)[0].clients_in_a_stack == size
 

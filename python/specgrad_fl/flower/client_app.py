@@ -17,7 +17,8 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from specgrad_fl import machine, methods, prepare
+from specgrad_fl import building, machine, methods
+from specgrad_fl.building import Blueprint
 from specgrad_fl.client import ClientRunner
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import wire
@@ -29,7 +30,6 @@ from specgrad_fl.flower.place import (
     fingerprint,
 )
 from specgrad_fl.own_code import restrict_imports
-from specgrad_fl.prepare import Blueprint
 from specgrad_fl.samples import Samples
 from specgrad_fl.vectors import SharedVectors, private
 
@@ -105,7 +105,7 @@ class Trainer:
         torch.set_num_threads(config.threads)
         self._blueprint = Blueprint(config, blueprint.kind, blueprint.inputs)
         self._place, self._keeping = place, keeping
-        self._flat = prepare.build_model(self._blueprint)
+        self._flat = building.build_model(self._blueprint)
         # a method sees everybody's sizes here, and nobody's labels
         classes = blueprint.inputs.num_classes
         federation = methods.Federation(
@@ -113,7 +113,7 @@ class Trainer:
             histograms=torch.zeros(len(sizes), classes, dtype=torch.int64),
             test_histogram=torch.zeros(classes, dtype=torch.int64),
             size=self._flat.size,
-            groups=prepare.layer_groups(self._flat),
+            groups=building.layer_groups(self._flat),
             server_lr=config.server_lr,
         )
         self._method = method = methods.build(config.method, config.options, federation)

@@ -17,13 +17,13 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from specgrad_fl.building import Blueprint
 from specgrad_fl.client import ClientResult
 from specgrad_fl.errors import RunError, printable
 from specgrad_fl.executor import Executor
 from specgrad_fl.flower import wire
 from specgrad_fl.flower.place import fingerprint
 from specgrad_fl.partition import split
-from specgrad_fl.prepare import Blueprint
 from specgrad_fl.storage import ClientRounds
 from specgrad_fl.vectors import FlatModel, TensorShapes
 

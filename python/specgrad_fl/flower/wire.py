@@ -21,9 +21,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specgrad_fl.building import Blueprint
 from specgrad_fl.errors import RunError, printable
 from specgrad_fl.methods import Method
-from specgrad_fl.prepare import Blueprint
 from specgrad_fl.vectors import SharedVectors
 
 ARRAYS, FACTS = "arrays", "facts"

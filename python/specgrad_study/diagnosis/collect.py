@@ -20,11 +20,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from specgrad_data import Dataset
-from specgrad_fl import filters, machine, prepare, samples
+from specgrad_fl import building, filters, machine, samples
+from specgrad_fl.building import Blueprint
 from specgrad_fl.config import FIELDS, Config
 from specgrad_fl.errors import ConfigError
 from specgrad_fl.partition import Partition
-from specgrad_fl.prepare import Blueprint
 from specgrad_fl.samples import Samples
 from specgrad_fl.seeding import generator
 from torch import Tensor, nn
@@ -198,7 +198,7 @@ class Collector:
         self.request = request
         self.partition = partition.clients
         kind, arrays = samples.stored(dataset, augment=False, channels_last=config.channels_last)
-        self.flat = prepare.build_model(Blueprint(config, kind, prepare.inputs_of(dataset)))
+        self.flat = building.build_model(Blueprint(config, kind, building.inputs_of(dataset)))
         arrays = draw_images(arrays, request.images, config.seed)
         self.samples = Samples(kind, arrays, machine.device_of(config))
         # a run without a filter is diagnosed for the one it could have

@@ -8,13 +8,13 @@ import specgrad_data
 import torch
 from federations import result_of
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from specgrad_fl import prepare, samples, storage
+from specgrad_fl import building, samples, storage
+from specgrad_fl.building import Blueprint
 from specgrad_fl.engine import draw_clients
 from specgrad_fl.errors import RunError
 from specgrad_fl.flower import place, wire
 from specgrad_fl.methods import weighted_sum
 from specgrad_fl.models import Inputs
-from specgrad_fl.prepare import Blueprint
 
 
 def images():
@@ -136,7 +136,7 @@ def test_a_bad_answer_is_left_out_and_named(federation):
         sent[number, client] = torch.from_numpy(weights(arrays, client))
         return reply
 
-    model = prepare.build_model(Blueprint(config, images(), Inputs(10, 1, 8)))
+    model = building.build_model(Blueprint(config, images(), Inputs(10, 1, 8)))
 
     def check(record, config):
         number = record["round"] - 1

@@ -12,7 +12,7 @@ import specgrad_data
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from specgrad_fl import cli, config, engine, models, prepare, training
+from specgrad_fl import building, cli, config, engine, models, prepare, training
 from specgrad_fl.errors import ConfigError, RunError
 from specgrad_study import diagnosis
 from specgrad_study.diagnosis import files, measure, replay, similarity
@@ -52,7 +52,7 @@ def test_a_gradient_is_that_of_all_samples_of_the_client(small):
     collector = Collector(settings, dataset, prepare.divide(settings, dataset))
     held = collector.partition[2]
     loss = collector.gradient(2)
-    model = models.build_seeded("resnet8", prepare.inputs_of(dataset), None, settings.seed).eval()
+    model = models.build_seeded("resnet8", building.inputs_of(dataset), None, settings.seed).eval()
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (dataset.mean, dataset.std))
     x = (dataset.train_x[held].float() / 255 - mean) / std
     expected = F.cross_entropy(model(x), dataset.train_y[held])
