@@ -6,19 +6,24 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from specgrad_fl import storage, training
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "trainer.md"
 
 
+def shown(name, tmp_path, monkeypatch):
+    """A class that the document shows, importable from a file of its own."""
+    sources = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (source,) = [text for text in sources if f"class {name}(" in text]
+    (tmp_path / f"{name.lower()}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    return f"{name.lower()}:{name}"
+
+
 @pytest.fixture
 def example(tmp_path, monkeypatch):
-    """The file that the document shows, importable."""
-    shown = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    (source,) = [text for text in shown if "class Momentum" in text]
-    (tmp_path / "momentum.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    return "momentum:Momentum"
+    return shown("Momentum", tmp_path, monkeypatch)
 
 
 def test_runs_with_filter_workers_and_resume(example, tmp_path, small):
@@ -45,6 +50,17 @@ def test_without_its_parts_it_is_fedavg(example, play):
     plain = play()
     own = play(method=example, options={"beta": 0.0, "strength": 0.0})
     assert (plain.board.weights - own.board.weights).abs().max() < 1e-6
+
+
+def test_fedadam_takes_the_step_of_its_equation(tmp_path, monkeypatch, play):
+    fedadam = shown("FedAdam", tmp_path, monkeypatch)
+    start = play(rounds=1, server_lr=0.0).board.weights.double()
+    change = play(rounds=1).board.weights.double() - start
+    m, v = 0.1 * change, 0.99 * 1e-3**2 + 0.01 * change.square()
+    expected = start + 0.05 * m / (v.sqrt() + 1e-3)
+    found = play(rounds=1, method=fedadam, options={"lr": 0.05}).board.weights.double()
+    assert (expected - start).abs().max() > 1e-3
+    assert torch.allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def test_every_setting_in_the_document_exists():
