@@ -328,7 +328,7 @@ def transform_cost(n: int) -> float:
 
 
 @dataclass(frozen=True)
-class Grid:
+class TransformGrid:
     """A real circulant of ``rows * columns``: column transforms, twiddles, row transforms."""
 
     rows: int = 0
@@ -349,13 +349,13 @@ def _crowding(elements: int) -> float:
     return 1.0 if elements <= 576 else 1.2 if elements <= 1152 else 2.0
 
 
-def choose_grid(size: int, lanes: int) -> Grid:
+def choose_grid(size: int, lanes: int) -> TransformGrid:
     """The cheapest grid for vectors of ``lanes``; of infinite cost where no transform fits.
 
     >>> choose_grid(4608, 8).size, choose_grid(1031, 8).cost
     (4608, inf)
     """
-    best = Grid()
+    best = TransformGrid()
     if transform_cost(size) == math.inf:
         return best
     limit = np.arange(1, min(size, _LONGEST_TRANSFORM) + 1)
@@ -370,7 +370,7 @@ def choose_grid(size: int, lanes: int) -> Grid:
         if columns > _LONGEST_TRANSFORM:
             cost *= 2
         if cost < best.cost:
-            best = Grid(rows, columns, cost)
+            best = TransformGrid(rows, columns, cost)
     return best
 
 
@@ -395,7 +395,7 @@ class LowBand:
     hop: int = 1
     width: int = 0
     taps: Array = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
-    grid: Grid = Grid(1, 1, 0.0)
+    grid: TransformGrid = TransformGrid(1, 1, 0.0)
     error_bound: float = 0.0
     cost: float = math.inf
 
@@ -535,14 +535,14 @@ def average_cost(d: int, radius: int, box: bool, lanes: int) -> float:
     return -(-d // lanes) * (36 if box else 2.6 * radius + 2) + 200
 
 
-def _padded_grids(least: int, lanes: int) -> list[Grid]:
+def _padded_grids(least: int, lanes: int) -> list[TransformGrid]:
     """Grids of at least so many numbers, a power of two times powers of 3 and 5."""
     odds = (1, 3, 5, 9, 15, 25, 27, 45, 75, 81, 125, 135)
     sizes = {odd << max(2, (-(-least // odd) - 1).bit_length()) for odd in odds}
     return [choose_grid(each, lanes) for each in sorted(sizes) if each <= 1.1 * min(sizes)]
 
 
-def wide_grid(d: int, radius: int, lanes: int) -> Grid:
+def wide_grid(d: int, radius: int, lanes: int) -> TransformGrid:
     """Grid on which weights of this radius act on ``d`` samples, with the cost of all steps."""
     best = min(_padded_grids(d + 2 * radius, lanes), key=_cost)
     return replace(best, cost=best.cost + 6.0 * -(-d // lanes) + 200)
@@ -557,7 +557,7 @@ def wide_gains(weights: Array, size: int) -> Array:
     return gains
 
 
-def _smooth_grid(size: int, lanes: int) -> Grid:
+def _smooth_grid(size: int, lanes: int) -> TransformGrid:
     """The cheapest grid for a circulant of ``size``: its own, or where that has a large prime, one
     that holds it with room for all that its ends add, a power of two times powers of 3 and 5.
 

@@ -158,7 +158,7 @@ def _integers(numbers: Sequence[int]) -> bytes:
     return np.array(numbers, np.int64).tobytes()
 
 
-def _passes(grid: design.Grid) -> dict[str, Any]:
+def _passes(grid: design.TransformGrid) -> dict[str, Any]:
     return {
         "column_radices": _integers(design.transform_passes(grid.rows)),
         "row_radices": _integers(design.transform_passes(grid.columns)),

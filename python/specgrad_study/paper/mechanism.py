@@ -40,7 +40,7 @@ GAINING = tuple(label for label in FILTERS if label not in GAINLESS)
 
 def _cells(preset: Preset) -> list[Cell]:
     cells = grid(preset, {MAIN: {}}, MECHANISM)
-    for column, federation in preset.other_federations.items():
+    for column, federation in preset.other_scenarios.items():
         for cell in grid(preset, {column: {}}, MECHANISM):
             if cell.config and (not federation.few or cell.row in (NONE, FFT, CENTRALIZE)):
                 config = cell.config.replace(**federation.settings)

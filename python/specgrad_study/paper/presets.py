@@ -13,8 +13,8 @@ Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Federation:
-    """Settings that differ from the base, how many seeds, and whether by few contenders alone."""
+class Scenario:
+    """Settings that differ from the base, how many seeds, and whether only for a few contenders."""
 
     settings: Settings
     seeds: int = 1
@@ -33,7 +33,7 @@ class Preset:
     settings_grid: clients, local epochs and participation of the figure on FL settings
     writers: of the natural partition, which has one client for each
     all_filtered: columns of the table of methods in which each method has the filter too
-    other_federations: where the experiment on the mechanism is tried besides, with the number of
+    other_scenarios: where the experiment on the mechanism is tried besides, with the number of
         seeds and whether by its main contenders alone
     stand_ins: names of the paper in tables, and what was run in their place
     reductions: every difference from the paper's protocol, in words
@@ -52,7 +52,7 @@ class Preset:
     reductions: tuple[str, ...]
     writers: int
     all_filtered: tuple[str, ...] = ()
-    other_federations: Mapping[str, Federation] = field(default_factory=dict)
+    other_scenarios: Mapping[str, Scenario] = field(default_factory=dict)
     seeds_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     stand_ins: Mapping[str, str] = field(default_factory=dict)
 
@@ -139,9 +139,9 @@ def paper() -> Preset:
         settings_grid=SETTINGS_GRID,
         timed_rounds=10,
         writers=180,
-        other_federations={
-            "CIFAR-10, alpha 0.6": Federation({"alpha": 0.6}, 3),
-            "CIFAR-100, alpha 0.1": Federation({"dataset": "cifar100"}, 3),
+        other_scenarios={
+            "CIFAR-10, alpha 0.6": Scenario({"alpha": 0.6}, 3),
+            "CIFAR-100, alpha 0.1": Scenario({"dataset": "cifar100"}, 3),
         },
         reductions=(
             "No reduction of size: 100 clients, 10 active, 300 rounds, 5 local epochs, ResNet-20, "
@@ -199,16 +199,14 @@ def cpu() -> Preset:
         writers=539,
         all_filtered=("CIFAR-10, alpha 0.1",),
         stand_ins={"ResNet-20": "ResNet-8", "FEMNIST": "MNIST by writer", "ViT": "a small ViT"},
-        other_federations={
-            "CIFAR-10, alpha 100": Federation({"alpha": 100.0}, 3, few=True),
-            "CIFAR-10, centralised": Federation(in_one_place, 3, few=True),
-            "CIFAR-10, centralised, 60 epochs": Federation(
-                {**in_one_place, "rounds": 60}, few=True
-            ),
-            "CIFAR-10, alpha 0.1, learning rate 0.02": Federation({"lr": 0.02}, few=True),
-            "CIFAR-10, alpha 0.6": Federation({"alpha": 0.6}),
-            "CIFAR-100 at 16 x 16, alpha 0.1": Federation({"dataset": "cifar100"}),
-            "CIFAR-10, alpha 0.1, no norm layers": Federation(
+        other_scenarios={
+            "CIFAR-10, alpha 100": Scenario({"alpha": 100.0}, 3, few=True),
+            "CIFAR-10, centralised": Scenario(in_one_place, 3, few=True),
+            "CIFAR-10, centralised, 60 epochs": Scenario({**in_one_place, "rounds": 60}, few=True),
+            "CIFAR-10, alpha 0.1, learning rate 0.02": Scenario({"lr": 0.02}, few=True),
+            "CIFAR-10, alpha 0.6": Scenario({"alpha": 0.6}),
+            "CIFAR-100 at 16 x 16, alpha 0.1": Scenario({"dataset": "cifar100"}),
+            "CIFAR-10, alpha 0.1, no norm layers": Scenario(
                 {"model": "specgrad_study.paper.plain:resnet8"}
             ),
         },
@@ -263,7 +261,7 @@ def smoke() -> Preset:
         timed_rounds=2,
         writers=12,
         stand_ins={"ResNet-20": "ResNet-8", "FEMNIST": "sorted digits", "ViT": "a tiny ViT"},
-        other_federations={"CIFAR-10, alpha 100": Federation({"alpha": 100.0}, few=True)},
+        other_scenarios={"CIFAR-10, alpha 100": Scenario({"alpha": 100.0}, few=True)},
         reductions=(
             "A smoke test: it shows that the experiment runs, and says nothing about the paper.",
             "Digits of 8 x 8 pixels instead of CIFAR-10, ResNet-8 instead of ResNet-20, a tiny "

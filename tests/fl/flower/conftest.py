@@ -78,7 +78,7 @@ class MemoryGrid(Grid):
         return [self._replies.pop(name) for name in asked]
 
 
-class Federation:
+class LocalFederation:
     """A run directory with nodes' folders and a grid over them."""
 
     def __init__(self, path: Path, config: Any, nodes: int) -> None:
@@ -112,11 +112,11 @@ def _identity(monkeypatch):
 
 
 @pytest.fixture
-def federation(tmp_path: Path, small) -> Callable[..., Federation]:
+def federation(tmp_path: Path, small) -> Callable[..., LocalFederation]:
     """Makes a federation of three nodes for settings."""
 
-    def make(name: str = "flower", nodes: int = 3, **settings: Any) -> Federation:
+    def make(name: str = "flower", nodes: int = 3, **settings: Any) -> LocalFederation:
         config = small(engine="flower", join_timeout=1, client_timeout=1, **settings)
-        return Federation(tmp_path / name, config, nodes)
+        return LocalFederation(tmp_path / name, config, nodes)
 
     return make
