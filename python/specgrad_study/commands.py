@@ -44,7 +44,7 @@ experiments, by name or as the paper counts them (table3, figure7):
   strategies, layers, orders, ratio, centralised                        ablations of the filter
   spectral-bias, cka                                                    how clients drift apart
   time                                                                  seconds and memory
-  mechanism, why, tuned, relatives, adaptive                            what does the work (ours)
+  mechanism, why, tuned, full-size, relatives, adaptive                 what does the work (ours)
 
 examples:
   specgrad-fl reproduce strategies --preset cpu --dry-run      how long would it take

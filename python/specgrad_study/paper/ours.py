@@ -1,4 +1,4 @@
-"""Experiments of ours: tuned learning rates, why the means, relatives, adaptive filters.
+"""Experiments of ours: tuned rates, full size, why the means, relatives, adaptive filters.
 
 What was expected before any run: docs/predictions.md.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from specgrad_study.paper import figures
 from specgrad_study.paper.archive import Archive, Finished, Measured, Results
 from specgrad_study.paper.claims import Claim, above, close, each_above
 from specgrad_study.paper.experiment import Cell, Experiment, Rows, accuracies, against, grid
@@ -116,6 +117,41 @@ TUNED = Experiment(
         "the mean over the evaluations of the last ten rounds and over seeds; reported is test "
         "accuracy. A gain is over no filter at the same rate, and in the last rows over no filter "
         "at its own best rate."
+    ),
+)
+
+
+EPOCHS = {"one local epoch": 1, "five local epochs": 5}
+
+
+def _full_size(preset: Preset) -> list[Cell]:
+    columns = {
+        f"{MAIN}, {name}": {**preset.full_size, "epochs": epochs} for name, epochs in EPOCHS.items()
+    }
+    return grid(preset, columns, PLAIN)
+
+
+FULL_SIZE = Experiment(
+    name="full-size",
+    title="The paper's network at its full size",
+    reference="ours, not the paper's",
+    table=_full_size,
+    claims=(
+        Claim(
+            "on ResNet-20 at 32 x 32 the spectral filter improves FedAvg after 300 rounds",
+            contrasts=(above(FFT, NONE),),
+        ),
+        Claim(
+            "on ResNet-20 at 32 x 32 centralize improves FedAvg after 300 rounds",
+            contrasts=(above(CENTRALIZE, NONE),),
+        ),
+    ),
+    draws=(figures.curves, figures.gains),
+    baseline=against(NONE),
+    ours=True,
+    note=(
+        "ResNet-20, images of 32 x 32, 300 rounds, 10 of 100 clients (smoke: its own size). Five "
+        "local epochs are the paper's cell: 58.40 % for FedAvg, 78.05 % with the spectral filter."
     ),
 )
 

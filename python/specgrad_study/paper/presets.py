@@ -35,6 +35,7 @@ class Preset:
     all_filtered: columns of the table of methods in which each method has the filter too
     other_scenarios: where the experiment on the mechanism is tried besides, with the number of
         seeds and whether by its main contenders alone
+    full_size: settings that bring the base to the paper's network, image size and rounds
     stand_ins: names of the paper in tables, and what was run in their place
     reductions: every difference from the paper's protocol, in words
     """
@@ -54,6 +55,7 @@ class Preset:
     all_filtered: tuple[str, ...] = ()
     other_scenarios: Mapping[str, Scenario] = field(default_factory=dict)
     seeds_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    full_size: Settings = field(default_factory=dict)
     stand_ins: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self, text: str) -> str:
@@ -198,6 +200,13 @@ def cpu() -> Preset:
         timed_rounds=4,
         writers=539,
         all_filtered=("CIFAR-10, alpha 0.1",),
+        full_size={
+            "model": "resnet20",
+            "data_options": {},
+            "rounds": 300,
+            "eval_every": 10,
+            "eval_tail": 10,
+        },
         stand_ins={"ResNet-20": "ResNet-8", "FEMNIST": "MNIST by writer", "ViT": "a small ViT"},
         other_scenarios={
             "CIFAR-10, alpha 100": Scenario({"alpha": 100.0}, 3, few=True),

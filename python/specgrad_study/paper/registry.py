@@ -29,6 +29,7 @@ _ALL = (
     tables.SUPPLEMENT,
     mechanism.EXPERIMENT,
     ours.TUNED,
+    ours.FULL_SIZE,
     ours.WHY,
     ours.RELATIVES,
     ours.ADAPTIVE,
