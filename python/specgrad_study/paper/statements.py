@@ -25,6 +25,7 @@ Terms = tuple[tuple[float, Where], ...]
 MAIN, ALIKE = "CIFAR-10, alpha 0.1", "CIFAR-10, alpha 100"
 ONE_PLACE, NO_NORMS = "CIFAR-10, centralised", "CIFAR-10, alpha 0.1, no norm layers"
 FFT, KERNEL = "fft 0.05", "mean of each kernel"
+TUNED, BEST = "CIFAR-10, alpha 0.1, a tenth held out", "its best learning rate"
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,13 @@ STATEMENTS = (
             ("lap", "Local average pooling detrend"),
             ("gaussian", "Gaussian detrend"),
         )
+    ),
+    *(
+        Statement(
+            f"{row} improves FedAvg, each at its own best learning rate",
+            _apart(f"{row}, {BEST}", f"none, {BEST}", TUNED, "tuned"),
+        )
+        for row in (FFT, "centralize")
     ),
     Statement("fft 0.05 gains more than centralize", _apart(FFT, "centralize")),
     Statement("centralize gains more than the mean of each kernel", _apart("centralize", KERNEL)),
