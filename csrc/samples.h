@@ -35,6 +35,16 @@ struct F16 {
   static Stored write(float value) { return static_cast<Stored>(value); }
 };
 
+// visit(form) for the form of a dtype that is computed with as T.
+template <class T, class Visit>
+static inline auto with_form(DType dtype, Visit visit) {
+  if constexpr (sizeof(T) == 4) {
+    if (dtype == DType::bf16) return visit(BF16{});
+    if (dtype == DType::f16) return visit(F16{});
+  }
+  return visit(Plain<T>{});
+}
+
 // Calls visit(form, stored pointer, stride, count) for the runs that make up samples [begin, end)
 // of a signal that is computed with as T. A stride of 1 is a constant: those loops become vectors.
 template <class T, class Visit>
@@ -47,7 +57,7 @@ static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end
     index[dim] = rest % layout.sizes[dim];
     rest /= layout.sizes[dim];
   }
-  const auto as = [&](auto form) {
+  with_form<T>(layout.dtype, [&](auto form) {
     auto* const data = static_cast<typename decltype(form)::Stored*>(signal.data);
     for (int64_t done = begin; done < end;) {
       int64_t offset = 0;
@@ -65,12 +75,7 @@ static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end
         index[dim] = 0;
       }
     }
-  };
-  if constexpr (sizeof(T) == 4) {
-    if (layout.dtype == DType::bf16) return as(BF16{});
-    if (layout.dtype == DType::f16) return as(F16{});
-  }
-  return as(Plain<T>{});
+  });
 }
 
 // Samples [begin, end), which must lie inside the signal. Not inlined: the loops of all dtypes would
