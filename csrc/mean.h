@@ -46,11 +46,11 @@ static Vec<T> fold_slots(const Vec<T>* sums, int slots, int step = 1) {
 }
 
 // The sum of all lanes, and of the samples that make no whole block.
-template <class T>
-static T finish_sum(Vec<T> sums, const T* rest, int64_t count) {
-  for (; count >= kLanes<T>; count -= kLanes<T>, rest += kLanes<T>) sums += load(rest);
+template <class T, class Form>
+static T finish_sum(Form form, Vec<T> sums, const typename Form::Stored* rest, int64_t count) {
+  for (; count >= kLanes<T>; count -= kLanes<T>, rest += kLanes<T>) sums += form.load(rest);
   T total = sum_lanes<T>(sums);
-  for (int64_t i = 0; i < count; ++i) total += rest[i];
+  for (int64_t i = 0; i < count; ++i) total += form.read(rest[i]);
   return total;
 }
 
@@ -58,38 +58,27 @@ static T finish_sum(Vec<T> sums, const T* rest, int64_t count) {
 constexpr int64_t kPrefetchedSamples = 1 << 15;
 
 // Prefetches its own samples, or half as much from `next`.
-template <class T>
-static T sum_row(const T* x, int64_t columns, int inner, const T* next = nullptr) {
+template <class T, class Form>
+static T sum_row(Form form, const typename Form::Stored* x, int64_t columns, int inner,
+                 const typename Form::Stored* next = nullptr) {
   constexpr int lanes = kLanes<T>;
   const int slots = inner == 1 ? 4 : inner;
   const int64_t d = columns * inner, blocks = d / (slots * lanes);
   T total = 0;
   if (d < 2 * lanes) {
-    for (int64_t i = 0; i < d; ++i) total += x[i];
+    for (int64_t i = 0; i < d; ++i) total += form.read(x[i]);
     return total;
   }
-  if (!blocks) return finish_sum<T>(Vec<T>{}, x, d);
+  if (!blocks) return finish_sum<T>(form, Vec<T>{}, x, d);
   Vec<T> sums[kMostSlots];
   sum_any_slots<T>(blocks, slots, sums, [=](int64_t b, int s) __attribute__((always_inline)) {
     const int64_t at = (b * slots + s) * lanes;
     if (s % kVectorsALine == 0 && !next) prefetch(x + at + kAhead<T>);
     if (s % (2 * kVectorsALine) == 0 && next) prefetch(next + at / 2);
-    return load(x + at);
+    return form.load(x + at);
   });
   const int64_t done = blocks * slots * lanes;
-  return finish_sum<T>(fold_slots<T>(sums, slots), x + done, d - done);
-}
-
-// A vector of stored samples.
-template <class T, class Stored>
-static SPECGRAD_INLINE Vec<T> load_as(Plain<T>, const Stored* p) {
-  return load(p);
-}
-template <class T, class Form, class Stored>
-static SPECGRAD_INLINE Vec<T> load_as(Form form, const Stored* p) {
-  alignas(64) T values[kLanes<T>];
-  for (int lane = 0; lane < kLanes<T>; ++lane) values[lane] = form.read(p[lane]);
-  return load(values);
+  return finish_sum<T>(form, fold_slots<T>(sums, slots), x + done, d - done);
 }
 
 // Of a row whose sample (c, k) is x[offsets[k] + c].
@@ -101,7 +90,7 @@ static T sum_columns(Form form, const typename Form::Stored* x, int64_t columns,
   const int slots = inner;
   Vec<T> sums[kMostSlots];
   sum_any_slots<T>(blocks, slots, sums, [=](int64_t b, int s) __attribute__((always_inline)) {
-    return load_as<T>(form, x + offsets[s] + b * lanes);
+    return form.load(x + offsets[s] + b * lanes);
   });
   alignas(64) T ordered[kMostSlots * kLanes<T>];
   for (int c = 0; c < lanes; ++c) {
@@ -112,7 +101,7 @@ static T sum_columns(Form form, const typename Form::Stored* x, int64_t columns,
   for (int64_t c = done; c < columns; ++c) {
     for (int k = 0; k < inner; ++k) ordered[(c - done) * inner + k] = form.read(x[offsets[k] + c]);
   }
-  return finish_sum<T>(fold_slots<T>(sums, slots), ordered, (columns - done) * inner);
+  return finish_sum<T>(Plain<T>{}, fold_slots<T>(sums, slots), ordered, (columns - done) * inner);
 }
 
 // Of `Vectors` vectors of rows side by side, with samples `stride` apart.
@@ -121,7 +110,7 @@ static void sum_beside(Form form, const typename Form::Stored* x, int64_t column
                        T* totals) {
   constexpr int lanes = kLanes<T>, width = 4 * lanes;
   const auto at = [=](int64_t b, int s) __attribute__((always_inline)) {
-    return load_as<T>(form, x + (b * width + s / Vectors) * stride + s % Vectors * lanes);
+    return form.load(x + (b * width + s / Vectors) * stride + s % Vectors * lanes);
   };
   const int64_t whole = columns / width, vectors = columns % width / lanes;
   const int rest = static_cast<int>(columns % lanes);
@@ -160,26 +149,25 @@ static int64_t sum_all_beside(Form form, const typename Form::Stored* x, int64_t
 
 // While a short signal is written, the other half of the one behind it is prefetched: else the
 // memory would idle as long as the caches are worked on.
-template <class T>
-static void subtract(Plain<T>, T* x, int64_t d, T mean) {
+template <class T, class Form>
+static void subtract(Form form, typename Form::Stored* x, int64_t d, T mean) {
   constexpr int lanes = kLanes<T>, wide = 4 * lanes;
   const bool is_long = d > kPrefetchedSamples;
   const int64_t whole = d / wide * wide;
+  const auto subtract_vector = [=](int64_t at) __attribute__((always_inline)) {
+    form.store(x + at, form.load(x + at) - mean);
+  };
   int64_t i = 0;
   for (; i < whole; i += wide) {
     repeat<4>(SPECGRAD_EACH {
       const int64_t at = i + index * lanes;
       if (index % kVectorsALine == 0 && is_long) prefetch(x + at + kAhead<T>);
       if (index % (2 * kVectorsALine) == 0 && !is_long) prefetch(x + d + (whole + at) / 2);
-      store(x + at, load(x + at) - mean);
+      subtract_vector(at);
     });
   }
-  for (; i + lanes <= d; i += lanes) store(x + i, load(x + i) - mean);
-  for (; i < d; ++i) x[i] -= mean;
-}
-template <class T, class Form>
-static void subtract(Form form, typename Form::Stored* x, int64_t d, T mean) {
-  for (int64_t i = 0; i < d; ++i) x[i] = form.write(form.read(x[i]) - mean);
+  for (; i + lanes <= d; i += lanes) subtract_vector(i);
+  for (; i < d; ++i) x[i] = form.write(form.read(x[i]) - mean);
 }
 
 // Where sample i of a signal lies.
@@ -200,25 +188,26 @@ static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch
   const int inner = plan.inner;
   T* const totals = scratch + row;
   const auto mean = [&] {
-    const T total = rows == 1 ? totals[0] : sum_row<T>(totals, rows, 1);
+    const T total = rows == 1 ? totals[0] : sum_row<T>(Plain<T>{}, totals, rows, 1);
     return total / static_cast<T>(d);
   };
-  if (is_direct<T>(signal)) {
-    T* const x = static_cast<T*>(signal.data);
-    const T* next = rows == 1 && d <= kPrefetchedSamples ? x + d : nullptr;
-    for (int64_t r = 0; r < rows; ++r) totals[r] = sum_row<T>(x + r * row, columns, inner, next);
-    return subtract(Plain<T>{}, x, d, mean());
-  }
   const bool beside =
       inner == 1 && layout.dims == 2 && layout.strides[0] == 1 && layout.sizes[0] == rows;
-  if (beside || (inner > 1 && offset_of(layout, inner) == 1)) {
+  if (layout.contiguous() || beside || (inner > 1 && offset_of(layout, inner) == 1)) {
     return with_form<T>(layout.dtype, [&](auto form) {
       auto* const x = static_cast<typename decltype(form)::Stored*>(signal.data);
+      if (layout.contiguous()) {
+        const auto* next = rows == 1 && d <= kPrefetchedSamples ? x + d : nullptr;
+        for (int64_t r = 0; r < rows; ++r) {
+          totals[r] = sum_row<T>(form, x + r * row, columns, inner, next);
+        }
+        return subtract(form, x, d, mean());
+      }
       if (beside) {
         const int64_t stride = layout.strides[1];
         for (int64_t r = sum_all_beside<T>(form, x, rows, columns, stride, totals); r < rows; ++r) {
           for (int64_t c = 0; c < columns; ++c) scratch[c] = form.read(x[c * stride + r]);
-          totals[r] = sum_row<T>(scratch, columns, 1);
+          totals[r] = sum_row<T>(Plain<T>{}, scratch, columns, 1);
         }
         const T found = mean();
         for (int64_t c = 0; c < columns; ++c) subtract(form, x + c * stride, rows, found);
@@ -240,7 +229,7 @@ static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch
   }
   for (int64_t r = 0; r < rows; ++r) {
     read_samples(signal, r * row, (r + 1) * row, scratch);
-    totals[r] = sum_row<T>(scratch, columns, inner);
+    totals[r] = sum_row<T>(Plain<T>{}, scratch, columns, inner);
   }
   const T found = mean();
   for (int64_t r = 0; r < rows; ++r) {
