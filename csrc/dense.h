@@ -27,7 +27,7 @@ static void subtract_large_mean(const Signal& signal) {
   };
   double mean = 0;
   for_each_piece([&](int64_t, int64_t count, const T* x) {
-    const T part = sum_row<T>(x, count, 1, x + count) / static_cast<T>(count);
+    const T part = sum_row<T>(Plain<T>{}, x, count, 1) / static_cast<T>(count);
     mean += static_cast<double>(part) * (static_cast<double>(count) / d);
   });
   if (!std::isfinite(mean)) return;

@@ -8,6 +8,10 @@
 #include <cstring>
 #include <utility>
 
+#if SPECGRAD_VECTOR_BYTES > 16 && defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "kernels.h"
 #include "workspace.h"
 

@@ -46,49 +46,51 @@ static Vec<T> fold_slots(const Vec<T>* sums, int slots, int step = 1) {
 }
 
 // The sum of all lanes, and of the samples that make no whole block.
-template <class T>
-static T finish_sum(Vec<T> sums, const T* rest, int64_t count) {
-  for (; count >= kLanes<T>; count -= kLanes<T>, rest += kLanes<T>) sums += load(rest);
+template <class T, class Form>
+static T finish_sum(Form form, Vec<T> sums, const typename Form::Stored* rest, int64_t count) {
+  for (; count >= kLanes<T>; count -= kLanes<T>, rest += kLanes<T>) sums += form.load(rest);
   T total = sum_lanes<T>(sums);
-  for (int64_t i = 0; i < count; ++i) total += rest[i];
+  for (int64_t i = 0; i < count; ++i) total += form.read(rest[i]);
   return total;
 }
 
 // Signals up to this length prefetch the one behind them.
 constexpr int64_t kPrefetchedSamples = 1 << 15;
 
-// Prefetches its own samples, or of a short row half as much from `next`.
-template <class T>
-static T sum_row(const T* x, int64_t columns, int inner, const T* next) {
+// Prefetches its own samples, or half as much from `next`.
+template <class T, class Form>
+static T sum_row(Form form, const typename Form::Stored* x, int64_t columns, int inner,
+                 const typename Form::Stored* next = nullptr) {
   constexpr int lanes = kLanes<T>;
   const int slots = inner == 1 ? 4 : inner;
   const int64_t d = columns * inner, blocks = d / (slots * lanes);
-  const bool is_long = d > kPrefetchedSamples;
   T total = 0;
   if (d < 2 * lanes) {
-    for (int64_t i = 0; i < d; ++i) total += x[i];
+    for (int64_t i = 0; i < d; ++i) total += form.read(x[i]);
     return total;
   }
+  if (!blocks) return finish_sum<T>(form, Vec<T>{}, x, d);
   Vec<T> sums[kMostSlots];
   sum_any_slots<T>(blocks, slots, sums, [=](int64_t b, int s) __attribute__((always_inline)) {
     const int64_t at = (b * slots + s) * lanes;
-    if (s % kVectorsALine == 0 && is_long) prefetch(x + at + kAhead<T>);
-    if (s % 4 == 0 && !is_long) prefetch(next + at / 2);
-    return load(x + at);
+    if (s % kVectorsALine == 0 && !next) prefetch(x + at + kAhead<T>);
+    if (s % (2 * kVectorsALine) == 0 && next) prefetch(next + at / 2);
+    return form.load(x + at);
   });
   const int64_t done = blocks * slots * lanes;
-  return finish_sum<T>(fold_slots<T>(sums, slots), x + done, d - done);
+  return finish_sum<T>(form, fold_slots<T>(sums, slots), x + done, d - done);
 }
 
 // Of a row whose sample (c, k) is x[offsets[k] + c].
-template <class T>
-static T sum_columns(const T* x, int64_t columns, int inner, const int64_t* offsets) {
+template <class T, class Form>
+static T sum_columns(Form form, const typename Form::Stored* x, int64_t columns, int inner,
+                     const int64_t* offsets) {
   constexpr int lanes = kLanes<T>;
   const int64_t blocks = columns / lanes;
   const int slots = inner;
   Vec<T> sums[kMostSlots];
   sum_any_slots<T>(blocks, slots, sums, [=](int64_t b, int s) __attribute__((always_inline)) {
-    return load(x + offsets[s] + b * lanes);
+    return form.load(x + offsets[s] + b * lanes);
   });
   alignas(64) T ordered[kMostSlots * kLanes<T>];
   for (int c = 0; c < lanes; ++c) {
@@ -97,17 +99,18 @@ static T sum_columns(const T* x, int64_t columns, int inner, const int64_t* offs
   for (int s = 0; s < slots; ++s) sums[s] = load(ordered + s * lanes);
   const int64_t done = blocks * lanes;
   for (int64_t c = done; c < columns; ++c) {
-    for (int k = 0; k < inner; ++k) ordered[(c - done) * inner + k] = x[offsets[k] + c];
+    for (int k = 0; k < inner; ++k) ordered[(c - done) * inner + k] = form.read(x[offsets[k] + c]);
   }
-  return finish_sum<T>(fold_slots<T>(sums, slots), ordered, (columns - done) * inner);
+  return finish_sum<T>(Plain<T>{}, fold_slots<T>(sums, slots), ordered, (columns - done) * inner);
 }
 
 // Of `Vectors` vectors of rows side by side, with samples `stride` apart.
-template <int Vectors, class T>
-static void sum_beside(const T* x, int64_t columns, int64_t stride, T* totals) {
+template <int Vectors, class T, class Form>
+static void sum_beside(Form form, const typename Form::Stored* x, int64_t columns, int64_t stride,
+                       T* totals) {
   constexpr int lanes = kLanes<T>, width = 4 * lanes;
   const auto at = [=](int64_t b, int s) __attribute__((always_inline)) {
-    return load(x + (b * width + s / Vectors) * stride + s % Vectors * lanes);
+    return form.load(x + (b * width + s / Vectors) * stride + s % Vectors * lanes);
   };
   const int64_t whole = columns / width, vectors = columns % width / lanes;
   const int rest = static_cast<int>(columns % lanes);
@@ -130,42 +133,41 @@ static void sum_beside(const T* x, int64_t columns, int64_t stride, T* totals) {
 }
 
 // Sums of `rows` rows side by side, as many as are whole vectors; returns how many.
-template <class T>
-static int64_t sum_all_beside(const T* x, int64_t rows, int64_t columns, int64_t stride,
-                              T* totals) {
+template <class T, class Form>
+static int64_t sum_all_beside(Form form, const typename Form::Stored* x, int64_t rows,
+                              int64_t columns, int64_t stride, T* totals) {
   constexpr int lanes = kLanes<T>, line = kVectorsALine * lanes;
   int64_t row = 0;
   for (; row + line <= rows; row += line) {
-    sum_beside<kVectorsALine>(x + row, columns, stride, totals + row);
+    sum_beside<kVectorsALine>(form, x + row, columns, stride, totals + row);
   }
   for (; row + lanes <= rows; row += lanes) {
-    sum_beside<1>(x + row, columns, stride, totals + row);
+    sum_beside<1>(form, x + row, columns, stride, totals + row);
   }
   return row;
 }
 
-// From the last sample to the first of a long signal, whose end is still in the caches. While a
-// short one is written, the other half of the one behind it is prefetched: else the memory would
-// idle as long as the caches are worked on.
-template <class T>
-static void subtract(T* x, int64_t d, T mean) {
+// While a short signal is written, the other half of the one behind it is prefetched: else the
+// memory would idle as long as the caches are worked on.
+template <class T, class Form>
+static void subtract(Form form, typename Form::Stored* x, int64_t d, T mean) {
   constexpr int lanes = kLanes<T>, wide = 4 * lanes;
+  const bool is_long = d > kPrefetchedSamples;
   const int64_t whole = d / wide * wide;
-  const auto subtract_block = [=](T* block) __attribute__((always_inline)) {
-    repeat<4>(SPECGRAD_EACH {
-      T* p = block + index * lanes;
-      store(p, load(p) - mean);
-    });
+  const auto subtract_vector = [=](int64_t at) __attribute__((always_inline)) {
+    form.store(x + at, form.load(x + at) - mean);
   };
-  for (int64_t i = whole; i < d; ++i) x[i] -= mean;
-  if (d > kPrefetchedSamples) {
-    for (int64_t i = whole; (i -= wide) >= 0;) subtract_block(x + i);
-    return;
+  int64_t i = 0;
+  for (; i < whole; i += wide) {
+    repeat<4>(SPECGRAD_EACH {
+      const int64_t at = i + index * lanes;
+      if (index % kVectorsALine == 0 && is_long) prefetch(x + at + kAhead<T>);
+      if (index % (2 * kVectorsALine) == 0 && !is_long) prefetch(x + d + (whole + at) / 2);
+      subtract_vector(at);
+    });
   }
-  for (int64_t i = 0; i < whole; i += wide) {
-    prefetch(x + d + (whole + i) / 2);
-    subtract_block(x + i);
-  }
+  for (; i + lanes <= d; i += lanes) subtract_vector(i);
+  for (; i < d; ++i) x[i] = form.write(form.read(x[i]) - mean);
 }
 
 // Where sample i of a signal lies.
@@ -185,47 +187,49 @@ static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch
   const int64_t d = layout.d, columns = plan.columns, row = columns * plan.inner, rows = d / row;
   const int inner = plan.inner;
   T* const totals = scratch + row;
-  T* const x = static_cast<T*>(signal.data);
   const auto mean = [&] {
-    const T total = rows == 1 ? totals[0] : sum_row<T>(totals, rows, 1, totals);
+    const T total = rows == 1 ? totals[0] : sum_row<T>(Plain<T>{}, totals, rows, 1);
     return total / static_cast<T>(d);
   };
-  const bool own = element_size(layout.dtype) == sizeof(T);
-  if (own && layout.contiguous()) {
-    const T* next = d <= kPrefetchedSamples ? x + d : x;
-    for (int64_t r = 0; r < rows; ++r) {
-      totals[r] = sum_row<T>(x + r * row, columns, inner, rows == 1 ? next : x);
-    }
-    return subtract(x, d, mean());
-  }
-  if (own && inner == 1 && layout.dims == 2 && layout.strides[0] == 1 && layout.sizes[0] == rows) {
-    const int64_t stride = layout.strides[1];
-    for (int64_t r = sum_all_beside(x, rows, columns, stride, totals); r < rows; ++r) {
-      for (int64_t c = 0; c < columns; ++c) scratch[c] = x[c * stride + r];
-      totals[r] = sum_row<T>(scratch, columns, 1, scratch);
-    }
-    const T found = mean();
-    for (int64_t c = 0; c < columns; ++c) subtract(x + c * stride, rows, found);
-    return;
-  }
-  if (own && inner > 1 && offset_of(layout, inner) == 1) {
-    int64_t offsets[kMostSlots];
-    for (int k = 0; k < inner; ++k) offsets[k] = offset_of(layout, k);
-    const auto start = [&](int64_t r) { return x + offset_of(layout, r * row); };
-    for (int64_t r = 0; r < rows; ++r) {
-      totals[r] = sum_columns<T>(start(r), columns, inner, offsets);
-    }
-    const T found = mean();
-    if (offset_of(layout, d - 1) == d - 1) return subtract(x, d, found);  // no gaps
-    for (int64_t r = 0; r < rows; ++r) {
-      T* const first = start(r);
-      for (int k = 0; k < inner; ++k) subtract(first + offsets[k], columns, found);
-    }
-    return;
+  const bool beside =
+      inner == 1 && layout.dims == 2 && layout.strides[0] == 1 && layout.sizes[0] == rows;
+  if (layout.contiguous() || beside || (inner > 1 && offset_of(layout, inner) == 1)) {
+    return with_form<T>(layout.dtype, [&](auto form) {
+      auto* const x = static_cast<typename decltype(form)::Stored*>(signal.data);
+      if (layout.contiguous()) {
+        const auto* next = rows == 1 && d <= kPrefetchedSamples ? x + d : nullptr;
+        for (int64_t r = 0; r < rows; ++r) {
+          totals[r] = sum_row<T>(form, x + r * row, columns, inner, next);
+        }
+        return subtract(form, x, d, mean());
+      }
+      if (beside) {
+        const int64_t stride = layout.strides[1];
+        for (int64_t r = sum_all_beside<T>(form, x, rows, columns, stride, totals); r < rows; ++r) {
+          for (int64_t c = 0; c < columns; ++c) scratch[c] = form.read(x[c * stride + r]);
+          totals[r] = sum_row<T>(Plain<T>{}, scratch, columns, 1);
+        }
+        const T found = mean();
+        for (int64_t c = 0; c < columns; ++c) subtract(form, x + c * stride, rows, found);
+        return;
+      }
+      int64_t offsets[kMostSlots];
+      for (int k = 0; k < inner; ++k) offsets[k] = offset_of(layout, k);
+      const auto start = [&](int64_t r) { return x + offset_of(layout, r * row); };
+      for (int64_t r = 0; r < rows; ++r) {
+        totals[r] = sum_columns<T>(form, start(r), columns, inner, offsets);
+      }
+      const T found = mean();
+      if (offset_of(layout, d - 1) == d - 1) return subtract(form, x, d, found);  // no gaps
+      for (int64_t r = 0; r < rows; ++r) {
+        auto* const first = start(r);
+        for (int k = 0; k < inner; ++k) subtract(form, first + offsets[k], columns, found);
+      }
+    });
   }
   for (int64_t r = 0; r < rows; ++r) {
     read_samples(signal, r * row, (r + 1) * row, scratch);
-    totals[r] = sum_row<T>(scratch, columns, inner, scratch);
+    totals[r] = sum_row<T>(Plain<T>{}, scratch, columns, inner);
   }
   const T found = mean();
   for (int64_t r = 0; r < rows; ++r) {
@@ -239,45 +243,46 @@ static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch
 template <class T>
 static void subtract_means(const MeanPlan& plan, const Signal& run, T* scratch) {
   const Layout& layout = *run.layout;
-  T* const x = static_cast<T*>(run.data);
+  const int64_t d = layout.d;
+  const T length = static_cast<T>(d);
   int64_t done = 0;
-  const bool own = element_size(layout.dtype) == sizeof(T);
-  if (own && layout.contiguous() && layout.d < 2 * kLanes<T>) {
-    const auto each = [&](int64_t d) __attribute__((always_inline)) {
-      for (; done < run.count; ++done) {
-        T* const p = reinterpret_cast<T*>(reinterpret_cast<char*>(x) + done * run.step);
-        T total = 0;
-        for (int64_t i = 0; i < d; ++i) total += p[i];
-        const T mean = total / static_cast<T>(d);
-        for (int64_t i = 0; i < d; ++i) p[i] -= mean;
-      }
-    };
-    if (!with_constant<9>(layout.d, SPECGRAD_EACH { each(index); })) each(layout.d);
-    return;
-  }
-  if (own && run.count > 1 && run.step == sizeof(T) && layout.dims == 1 && plan.inner == 1 &&
-      plan.columns == layout.d) {
-    constexpr int most = 256;
-    alignas(64) T means[most];
-    const int64_t stride = layout.strides[0];
-    for (int64_t n = most; n == most; done += n) {
-      n = std::min<int64_t>(most, run.count - done);
-      if (layout.d < 2 * kLanes<T>) {
-        std::fill_n(means, n, T(0));
-        for (int64_t c = 0; c < layout.d; ++c) {
-          for (int64_t i = 0; i < n; ++i) means[i] += x[done + c * stride + i];
+  with_form<T>(layout.dtype, [&](auto form) {
+    using Stored = typename decltype(form)::Stored;
+    Stored* const x = static_cast<Stored*>(run.data);
+    if (layout.contiguous() && d < 2 * kLanes<T>) {
+      const auto each = [&](int64_t count) __attribute__((always_inline)) {
+        for (; done < run.count; ++done) {
+          Stored* const p = reinterpret_cast<Stored*>(reinterpret_cast<char*>(x) + done * run.step);
+          T total = 0;
+          for (int64_t i = 0; i < count; ++i) total += form.read(p[i]);
+          const T mean = total / length;
+          for (int64_t i = 0; i < count; ++i) p[i] = form.write(form.read(p[i]) - mean);
         }
-      } else {
-        n = sum_all_beside(x + done, n, layout.d, stride, means);
-      }
-      const T length = static_cast<T>(layout.d);
-      for (int64_t i = 0; i < n; ++i) means[i] /= length;
-      for (int64_t c = 0; c < layout.d; ++c) {
-        T* const p = x + done + c * stride;
-        for (int64_t i = 0; i < n; ++i) p[i] -= means[i];
+      };
+      if (!with_constant<9>(d, SPECGRAD_EACH { each(index); })) each(d);
+    } else if (run.count > 1 && run.step == sizeof(Stored) && layout.dims == 1 &&
+               plan.inner == 1 && plan.columns == d) {
+      constexpr int most = 256;
+      alignas(64) T means[most];
+      const int64_t stride = layout.strides[0];
+      for (int64_t n = most; n == most; done += n) {
+        n = std::min<int64_t>(most, run.count - done);
+        if (d < 2 * kLanes<T>) {
+          std::fill_n(means, n, T(0));
+          for (int64_t c = 0; c < d; ++c) {
+            for (int64_t i = 0; i < n; ++i) means[i] += form.read(x[done + c * stride + i]);
+          }
+        } else {
+          n = sum_all_beside<T>(form, x + done, n, d, stride, means);
+        }
+        for (int64_t i = 0; i < n; ++i) means[i] /= length;
+        for (int64_t c = 0; c < d; ++c) {
+          Stored* const p = x + done + c * stride;
+          for (int64_t i = 0; i < n; ++i) p[i] = form.write(form.read(p[i]) - means[i]);
+        }
       }
     }
-  }
+  });
   for (; done < run.count; ++done) {
     subtract_mean(plan, {run.layout, static_cast<char*>(run.data) + done * run.step}, scratch);
   }

@@ -1,16 +1,21 @@
 // Reading and writing ranges of a signal as numbers of the computing precision. Included inside
 // the namespace of an instruction set.
 
-// How samples are stored, and numbers of the computing precision read and written.
+// How samples are stored: numbers of the computing precision read and written, one or a vector.
 template <class T>
 struct Plain {
   using Stored = T;
   static T read(T stored) { return stored; }
   static T write(T value) { return value; }
+  static SPECGRAD_INLINE Vec<T> load(const T* p) { return SPECGRAD_ISA::load(p); }
+  static SPECGRAD_INLINE void store(T* p, Vec<T> values) { SPECGRAD_ISA::store(p, values); }
 };
 
 struct BF16 {
   using Stored = uint16_t;
+  typedef uint32_t Wide __attribute__((vector_size(SPECGRAD_VECTOR_BYTES)));
+  typedef uint16_t Narrow __attribute__((vector_size(SPECGRAD_VECTOR_BYTES / 2)));
+
   static float read(uint16_t stored) {
     const uint32_t bits = static_cast<uint32_t>(stored) << 16;
     float value;
@@ -23,6 +28,17 @@ struct BF16 {
     if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
     return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
   }
+  static SPECGRAD_INLINE Vec<float> load(const uint16_t* p) {
+    Narrow stored;
+    std::memcpy(&stored, p, sizeof(stored));
+    return (Vec<float>)(__builtin_convertvector(stored, Wide) << 16);
+  }
+  static SPECGRAD_INLINE void store(uint16_t* p, Vec<float> values) {
+    const Wide bits = (Wide)values, is_nan = (Wide)((bits & 0x7fffffff) > 0x7f800000);
+    const Wide rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16, quiet = (bits >> 16) | 0x40;
+    const Narrow stored = __builtin_convertvector((rounded & ~is_nan) | (quiet & is_nan), Narrow);
+    std::memcpy(p, &stored, sizeof(stored));
+  }
 };
 
 struct F16 {
@@ -33,7 +49,42 @@ struct F16 {
 #endif
   static float read(Stored stored) { return static_cast<float>(stored); }
   static Stored write(float value) { return static_cast<Stored>(value); }
+  // GCC makes no vectors of these conversions.
+#if SPECGRAD_VECTOR_BYTES == 64
+  static SPECGRAD_INLINE Vec<float> load(const Stored* p) {
+    return (Vec<float>)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static SPECGRAD_INLINE void store(Stored* p, Vec<float> values) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph((__m512)values, 0));
+  }
+#elif SPECGRAD_VECTOR_BYTES == 32
+  static SPECGRAD_INLINE Vec<float> load(const Stored* p) {
+    return (Vec<float>)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static SPECGRAD_INLINE void store(Stored* p, Vec<float> values) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph((__m256)values, 0));
+  }
+#else
+  static SPECGRAD_INLINE Vec<float> load(const Stored* p) {
+    Vec<float> values;
+    for (int lane = 0; lane < kLanes<float>; ++lane) values[lane] = read(p[lane]);
+    return values;
+  }
+  static SPECGRAD_INLINE void store(Stored* p, Vec<float> values) {
+    for (int lane = 0; lane < kLanes<float>; ++lane) p[lane] = write(values[lane]);
+  }
+#endif
 };
+
+// visit(form) for the form of a dtype that is computed with as T.
+template <class T, class Visit>
+static inline auto with_form(DType dtype, Visit visit) {
+  if constexpr (sizeof(T) == 4) {
+    if (dtype == DType::bf16) return visit(BF16{});
+    if (dtype == DType::f16) return visit(F16{});
+  }
+  return visit(Plain<T>{});
+}
 
 // Calls visit(form, stored pointer, stride, count) for the runs that make up samples [begin, end)
 // of a signal that is computed with as T. A stride of 1 is a constant: those loops become vectors.
@@ -47,7 +98,7 @@ static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end
     index[dim] = rest % layout.sizes[dim];
     rest /= layout.sizes[dim];
   }
-  const auto as = [&](auto form) {
+  with_form<T>(layout.dtype, [&](auto form) {
     auto* const data = static_cast<typename decltype(form)::Stored*>(signal.data);
     for (int64_t done = begin; done < end;) {
       int64_t offset = 0;
@@ -65,12 +116,7 @@ static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end
         index[dim] = 0;
       }
     }
-  };
-  if constexpr (sizeof(T) == 4) {
-    if (layout.dtype == DType::bf16) return as(BF16{});
-    if (layout.dtype == DType::f16) return as(F16{});
-  }
-  return as(Plain<T>{});
+  });
 }
 
 // Samples [begin, end), which must lie inside the signal. Not inlined: the loops of all dtypes would
@@ -79,7 +125,9 @@ template <class T>
 static __attribute__((noinline)) void read_samples(const Signal& signal, int64_t begin,
                                                    int64_t end, T* out) {
   for_each_run<T>(signal, begin, end, [&](auto form, const auto* p, auto stride, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) out[i] = form.read(p[i * stride]);
+    const int64_t whole = stride == 1 ? n / kLanes<T> * kLanes<T> : 0;
+    for (int64_t i = 0; i < whole; i += kLanes<T>) store(out + i, form.load(p + i));
+    for (int64_t i = whole; i < n; ++i) out[i] = form.read(p[i * stride]);
     out += n;
   });
 }
@@ -88,7 +136,9 @@ template <class T>
 static __attribute__((noinline)) void write_samples(const Signal& signal, int64_t begin,
                                                     int64_t end, const T* values) {
   for_each_run<T>(signal, begin, end, [&](auto form, auto* p, auto stride, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) p[i * stride] = form.write(values[i]);
+    const int64_t whole = stride == 1 ? n / kLanes<T> * kLanes<T> : 0;
+    for (int64_t i = 0; i < whole; i += kLanes<T>) form.store(p + i, load(values + i));
+    for (int64_t i = whole; i < n; ++i) p[i * stride] = form.write(values[i]);
     values += n;
   });
 }

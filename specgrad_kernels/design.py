@@ -428,12 +428,36 @@ class LowBand:
         return self.removed
 
 
+def _low_band_response(d: int, removed: Array) -> Array:
+    """Impulse response of the low band, ``[d]``; ``d`` has a large prime factor.
+
+    >>> spectrum = np.fft.rfft(_low_band_response(16 * 2027, np.array([1.0, 0.5])))
+    >>> bool(np.allclose(spectrum[:3], [1, 0.5, 0])), len(spectrum)
+    (True, 16217)
+    """
+    prime = max(_prime_factors(d))
+    rest = d // prime
+    if d <= 1 << 14 or rest == 1:
+        # in float64, a transform of a short prime length errs by up to four times what is promised
+        spectrum = np.zeros(d // 2 + 1, np.longdouble if d <= 1 << 14 else np.float64)
+        spectrum[: len(removed)] = removed
+        return np.fft.irfft(spectrum, n=d)
+    whole = np.zeros(d)
+    whole[: len(removed)] = removed
+    whole[d - len(removed) + 1 :] = removed[:0:-1]
+    columns = np.empty((rest // 2 + 1, prime), np.complex128)
+    angles = np.arange(prime) * (2j * np.pi / d)
+    # so few transforms of the prime length at a time that they stay in the caches
+    for part in np.array_split(np.arange(len(columns)), max(1, columns.size >> 16)):
+        twiddles = np.exp(np.multiply.outer(part, angles))
+        columns[part] = np.fft.ifft(whole.reshape(prime, rest).T[part], axis=1) * twiddles
+    response: Array = np.fft.irfft(columns, n=rest, axis=0).ravel()
+    return response
+
+
 def _padded_gains(d: int, removed: Array, size: int) -> Array:
     """Spectrum of the low band's impulse response, laid out on ``size >= 2 * d - 1`` samples."""
-    # in float64, a transform of a short prime length errs by up to four times what is promised
-    spectrum = np.zeros(d // 2 + 1, np.longdouble if d <= 1 << 14 else np.float64)
-    spectrum[: len(removed)] = removed
-    response = np.fft.irfft(spectrum, n=d)
+    response = _low_band_response(d, removed)
     kernel = np.zeros(size)
     kernel[:d] = response
     kernel[size - d + 1 :] = response[1:]
@@ -443,7 +467,7 @@ def _padded_gains(d: int, removed: Array, size: int) -> Array:
 
 def largest_factor(removed: Array) -> float:
     """The largest factor of a bin, removed or kept: errors grow with it."""
-    return float(np.max(np.abs([removed, 1 - removed]), initial=1.0))
+    return float(max(1.0, np.max(removed, initial=0.0), 1 - np.min(removed, initial=0.0)))
 
 
 def _dense(d: int, removed: Array, double: bool, lanes: int) -> LowBand:

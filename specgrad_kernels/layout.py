@@ -83,6 +83,12 @@ def flatten(grad: Tensor, spec: FilterSpec) -> Tensor:
     return grad.reshape(-1, math.prod(signal_shape(grad.shape, spec)))
 
 
+@lru_cache(maxsize=64)
+def _without_order(spec: FilterSpec) -> FilterSpec:
+    """Spec for stacks of signals whose samples are permuted already."""
+    return replace(spec, batch_dims=1, order=None)
+
+
 def with_permuted_samples(
     grads: Sequence[Tensor],
     spec: FilterSpec,
@@ -96,9 +102,9 @@ def with_permuted_samples(
     flat = [flatten(grads[index], spec) for index in filled]
     orders = [sample_order(signal.shape[-1], spec).to(signal.device) for signal in flat]
     permuted = [signal[:, order] for signal, order in zip(flat, orders, strict=True)]
-    inner = replace(spec.select(filled), batch_dims=1, order=None)
+    inner = _without_order(spec if len(filled) == len(grads) else spec.select(filled))
     for index, order, signal in zip(filled, orders, filtered(permuted, inner), strict=True):
-        restored = torch.empty_like(signal).index_copy(1, order, signal)
+        restored = torch.empty_like(signal).index_copy_(1, order, signal)
         results[index] = restored.reshape(grads[index].shape)
     return results
 

@@ -45,6 +45,8 @@ def shares_memory_with_itself(grad: Tensor) -> bool:
     >>> shares_memory_with_itself(torch.zeros(1, 3).expand(2, 3))
     True
     """
+    if grad.is_contiguous():
+        return False
     if any(size > 1 and not stride for size, stride in zip(grad.shape, grad.stride(), strict=True)):
         return True
     rest = _places(grad)

@@ -77,3 +77,27 @@ def test_a_plan_describes_it(backend):
     plan = FilterPlan([("conv", layer)], FilterSpec("centralize"), backend=backend)
     assert plan.layers[0].d == 72
     assert plan.layers[0].error_bound < 1e-5
+
+
+LAYOUTS = {
+    "transposed": lambda grad: grad.transpose(0, 1).contiguous().transpose(0, 1),
+    "reversed": lambda grad: (
+        grad.permute(*reversed(range(grad.dim())))
+        .clone(memory_format=torch.contiguous_format)
+        .permute(*reversed(range(grad.dim())))
+    ),
+    "sliced": lambda grad: torch.stack([grad, grad], -1)[..., 0],
+    "channels_last": lambda grad: grad.movedim(1, -1).contiguous().movedim(-1, 1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(9, 70, 3, 3), (150, 71), (40, 3, 5, 5)], ids=str)
+def test_a_strided_gradient_has_the_bits_of_its_contiguous_copy(native, shape, dtype, layout):
+    grad = torch.randn(shape).to(dtype)
+    for group_dims in (0, 1, 2):
+        options = {"method": "centralize", "group_dims": group_dims, "backend": "cpp"}
+        strided = LAYOUTS[layout](grad.clone())
+        filter_grads_([strided], **options)
+        assert torch.equal(strided, filtered(grad, **options))
