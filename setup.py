@@ -117,7 +117,8 @@ def operator_extension(cpp_extension, link):
         extra_link_args=[*link, *only_exports],
         language="c++",
         depends=headers(),
-        py_limited_api=True,
+        # free-threaded Pythons before 3.15 have none
+        py_limited_api=not sysconfig.get_config_var("Py_GIL_DISABLED"),
     )
 
 
