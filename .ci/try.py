@@ -9,7 +9,7 @@ from specgrad_kernels import FilterPlan, available_backends, filter_grads_
 
 _, environment, backend = sys.argv
 assert specgrad_kernels.__file__.startswith(environment), specgrad_kernels.__file__
-assert [name for name in available_backends() if name != "triton"][0] == backend
+assert next(name for name in available_backends() if name != "triton") == backend
 grads = [torch.randn(64, 64, 3, 3), torch.randn(16, 3, 3, 3), torch.randn(10_007)]
 for method in ("fft", "lap", "gaussian", "centralize"):
     exact, ours = [g.double() for g in grads], [g.clone() for g in grads]

@@ -1,7 +1,7 @@
 """Gradients sharded over processes (``DTensor``, as FSDP2 makes them).
 
 A shard that holds whole signals is filtered where it is: ``centralize`` on weights that are sharded
-by rows sends nothing. Of a signal that is divided by rows, filters of few bins add up those bins over
+by rows sends nothing. Of a signal that is divided by rows, filters of few bins add those up over
 all processes, and averages exchange the samples that they reach at both ends of each shard. Every
 other layer is gathered, one at a time, filtered by each process, and the process keeps its shard.
 All processes must call with the same layers in the same order.

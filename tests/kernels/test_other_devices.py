@@ -94,5 +94,5 @@ def test_plain_pytorch_filters_on_the_device(kind: str, spec: FilterSpec) -> Non
 def test_backends_of_other_devices_are_refused_by_name() -> None:
     grads: list[Any] = [torch.randn(99).as_subclass(stand_in("mps"))]
     for backend in ("cpp", "triton"):
-        with pytest.raises(RuntimeError, match=f"'{backend}' was asked for but cannot serve: .*mps"):
+        with pytest.raises(RuntimeError, match=f"'{backend}' .* cannot serve: .*mps"):
             filter_grads_(grads, backend=backend)
