@@ -118,10 +118,12 @@ test-torch: $(VENV)/installed
 		-p no:cacheprovider tests/kernels
 
 # The kernels for ARM in an emulated processor, without torch: tests/cross/run.py says how.
+AARCH64_CXX ?= aarch64-linux-gnu-g++
+
 .PHONY: test-aarch64
 test-aarch64: $(VENV)/installed
 	OMP_NUM_THREADS=1 PYTHONPATH="$(CURDIR)" $(BIN)/python tests/cross/run.py --isa neon \
-		--compiler "aarch64-linux-gnu-g++ -static" --run qemu-aarch64
+		--compiler "$(AARCH64_CXX) -static" --run qemu-aarch64
 
 # One wheel for each platform, in dist/, for every Python from 3.10 on.
 wheels: $(VENV)/installed

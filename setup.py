@@ -25,7 +25,7 @@ OLDEST_TORCH = (2, 10)  # the oldest release whose stable ABI has every call tha
 TORCH_TARGET = f"-DTORCH_TARGET_VERSION=0x{OLDEST_TORCH[0]:02x}{OLDEST_TORCH[1]:02x}000000000000"
 FLAGS = ["-O3", "-g0", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra"]
 NEEDED_MEGABYTES = 100  # objects and temporary files of a build
-# what compilers older than GCC 12 and clang 15 lack
+# what compilers older than GCC 12 and clang 16 lack
 PROBE = """
 #include <string_view>
 typedef float Four __attribute__((vector_size(16)));
@@ -82,13 +82,13 @@ def check_compiler():
             subprocess.run(command, check=True, capture_output=True, text=True)
         except OSError:
             raise LeftOut(
-                f"there is no C++ compiler {compiler!r}; install GCC 12 or clang 15, or name "
+                f"there is no C++ compiler {compiler!r}; install GCC 12 or clang 16, or name "
                 "another in CXX, and install again"
             ) from None
         except subprocess.CalledProcessError as error:
             said = next((line for line in error.stderr.splitlines() if "error" in line), "")
             raise LeftOut(
-                f"the compiler {compiler!r} does not compile what GCC 12 and clang 15 do "
+                f"the compiler {compiler!r} does not compile what GCC 12 and clang 16 do "
                 f"({said.strip()}); name a newer one in CXX and install again"
             ) from None
 
@@ -117,7 +117,8 @@ def operator_extension(cpp_extension, link):
         extra_link_args=[*link, *only_exports],
         language="c++",
         depends=headers(),
-        py_limited_api=True,
+        # free-threaded Pythons before 3.15 have none
+        py_limited_api=not sysconfig.get_config_var("Py_GIL_DISABLED"),
     )
 
 

@@ -16,7 +16,16 @@ const char* isa_name(Isa isa) {
 int vector_bytes(Isa isa) { return isa == Isa::avx512 ? 64 : isa == Isa::avx2 ? 32 : 16; }
 
 bool cpu_runs(Isa isa) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(__clang__)  // clang before 18 knows features, no levels
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  if (isa == Isa::avx2) return avx2;
+  if (isa == Isa::avx512) {
+    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+  }
+#elif defined(__x86_64__)
   if (isa == Isa::avx512) return __builtin_cpu_supports("x86-64-v4");
   if (isa == Isa::avx2) return __builtin_cpu_supports("x86-64-v3");
 #endif

@@ -12,13 +12,13 @@ import torch
 
 import specgrad_kernels
 from specgrad_kernels import backends
-from specgrad_kernels.backends import cpp
+from specgrad_kernels.backends import built, cpp
 
 
 def machine_report() -> str:
     """Versions, CPU features, threads and backends, one fact a line."""
     lines = [
-        f"specgrad {specgrad_kernels.__version__}",
+        f"specgrad {specgrad_kernels.__version__} in {built.PACKAGE.parent}",
         f"torch {torch.__version__}, Python {platform.python_version()}, {platform.platform()}",
         f"threads {torch.get_num_threads()}",
     ]

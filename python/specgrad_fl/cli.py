@@ -318,6 +318,11 @@ def _run(argv: Sequence[str] | None, arguments: argparse.Namespace) -> int:
         return _refuse(error)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
+        if package in ("fcntl", "resource"):
+            sentence = (
+                f"the trainer needs Linux or macOS, and this is {sys.platform}; run it in WSL"
+            )
+            return _refuse(RunError(f"{sentence} (the op, specgrad_kernels, runs here)"))
         if package not in EXTRAS:
             raise
         return _refuse(not_installed(package))

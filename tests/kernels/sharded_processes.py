@@ -18,6 +18,8 @@ SPECS = (
     FilterSpec(),
     FilterSpec(ratio=(0.05, 0.1, 0.2, 0.3)),
     FilterSpec("lap", window=5),
+    FilterSpec("lap", window=9, boundary="reflect"),
+    FilterSpec("gaussian", ratio=(0.3, 0.2, 0.3, 0.2), boundary="replicate"),
     FilterSpec("gaussian", sigma=1.5, boundary="circular"),
     FilterSpec("centralize"),
     FilterSpec("centralize", group_dims=2),
@@ -31,7 +33,14 @@ SPECS = (
     FilterSpec(order="random:7"),
     FilterSpec(nonfinite="raise"),
 )
-SENDS_NOTHING = (SPECS[4], SPECS[5])
+SENDS_NOTHING = (FilterSpec("centralize"), FilterSpec("centralize", group_dims=2))
+SENDS_LITTLE = (
+    FilterSpec(),
+    FilterSpec("lap"),
+    FilterSpec("gaussian", boundary="circular"),
+    FilterSpec("centralize", group_dims=0),
+    FilterSpec("random", seed=3),
+)
 
 
 def make_model(dtype=torch.float32):
@@ -95,6 +104,34 @@ def check_backward(mesh):
         torch.testing.assert_close(other.full_tensor(), one, msg=name)
 
 
+def check_bytes(mesh, processes):
+    """At most a quarter of the gradient is sent; of a sum over processes every byte twice."""
+    sent = []
+    reduce, gather = dist.all_reduce, dist.all_gather
+
+    def reduced(tensor, **options):
+        sent.append(2 * tensor.nbytes)
+        return reduce(tensor, **options)
+
+    def gathered(received, tensor, **options):
+        sent.append(tensor.nbytes * len(received))
+        return gather(received, tensor, **options)
+
+    dist.all_reduce, dist.all_gather = reduced, gathered
+    try:
+        for spec in SENDS_LITTLE:
+            grad = torch.randn(6 * processes, 32, 3, 3, generator=torch.Generator().manual_seed(4))
+            filtered = grad.clone()
+            FilterPlan([("weight", filtered)], spec).filter_grads_([filtered])
+            shards = distribute_tensor(grad, mesh, [Shard(0)], src_data_rank=None)
+            sent.clear()
+            sharded.filter_sharded_([shards], spec, "auto")
+            assert 0 < sum(sent) <= grad.nbytes / 4, (spec, sum(sent), grad.nbytes)
+            torch.testing.assert_close(shards.full_tensor(), filtered, rtol=0, atol=1e-5)
+    finally:
+        dist.all_reduce, dist.all_gather = reduce, gather
+
+
 def check_refusals(mesh, rank):
     """A NaN in one process stops all of them, with nothing changed; a pending sum is refused."""
     grads = [
@@ -119,13 +156,16 @@ def run(rank, folder, processes):
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=processes
     )
     mesh = init_device_mesh("cpu", (processes,))
-    gather = sharded._filter_gathered
+    divided, gathered = sharded._filter_divided, sharded._filter_gathered
     for spec in SPECS:
-        sharded._filter_gathered = gather if spec not in SENDS_NOTHING else None
+        sharded._filter_divided = divided if spec not in SENDS_NOTHING else None
         check(spec, torch.float32, mesh)
-    sharded._filter_gathered = gather
+    sharded._filter_divided, sharded._filter_gathered = divided, None
+    check_bytes(mesh, processes)
+    sharded._filter_gathered = gathered
     for dtype in (torch.float64, torch.bfloat16):
-        check(SPECS[0], dtype, mesh)
+        for spec in SPECS[:3]:
+            check(spec, dtype, mesh)
     check(SPECS[1], torch.float32, mesh, keep_plain=(0, 3))
     check_backward(mesh)
     check_refusals(mesh, rank)

@@ -19,7 +19,7 @@ def versions(device: torch.device) -> dict[str, str]:
     """Device, driver and versions: what a failure and a passed self-check depend on."""
     import triton
 
-    import specgrad_kernels
+    from specgrad_kernels import __version__
 
     name = torch.cuda.get_device_properties(device).name if device.type == "cuda" else "CPU"
     driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: "unknown")
@@ -28,7 +28,7 @@ def versions(device: torch.device) -> dict[str, str]:
         "driver": str(torch.version.hip or (driver() if device.type == "cuda" else "none")),
         "triton": triton.__version__,
         "torch": torch.__version__,
-        "specgrad": specgrad_kernels.__version__,
+        "specgrad": __version__,
     }
 
 
