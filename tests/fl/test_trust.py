@@ -94,6 +94,21 @@ def test_a_second_federation_is_refused_before_it_removes_anything(tmp_path, sma
     assert all(path.exists() for path in kept)
 
 
+@pytest.mark.parametrize("what", ["removed", "emptied"])
+def test_a_folder_that_is_removed_meanwhile(tmp_path, small, what):
+    """Emptied, it was filled with a run without a configuration, and called finished."""
+    path = tmp_path / "run"
+
+    def remove(record, config):
+        shutil.rmtree(path)
+        if what == "emptied":
+            path.mkdir()
+
+    with pytest.raises(RunError, match="was removed.* while .*; begin again in a new folder"):
+        training.train(small(model="quick"), path, remove)
+    assert not (path / "summary.json").exists()
+
+
 def test_a_lock_may_be_nested_and_ends(tmp_path):
     run, other = RunDirectory(tmp_path), RunDirectory(tmp_path)
     with run.locked():
