@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import files_of, rounds_of
+from federations import experiment, files_of, rounds_of, tiny
 from representatives import only
 from specgrad_fl import cli, models, plots, training
 from specgrad_fl.config import Config
@@ -25,8 +25,6 @@ from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 from specgrad_fl.runs import RunDirectory
 from specgrad_study.paper import registry
-from specgrad_study.paper.experiment import Cell, Experiment
-from torch import nn
 
 # what Python tells of before it is done, with the place of the file's name
 CHANGES = {"os.rename": 1, "os.link": 1, "os.remove": 0, "os.mkdir": 0, "os.rmdir": 0}
@@ -75,10 +73,6 @@ def listening(folder: Path, heard: Heard, patch) -> Iterator[None]:
             yield
         finally:
             _listener = None
-
-
-def tiny(num_classes: int, in_channels: int) -> nn.Module:
-    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, num_classes))
 
 
 @pytest.fixture(autouse=True)
@@ -170,14 +164,6 @@ def test_a_disk_that_is_full_at_every_file_operation(tmp_path, small, method, st
         shutil.rmtree(path)
 
 
-ONE_RUN = Experiment(
-    name="one",
-    title="One run",
-    reference="ours",
-    table=lambda preset: [Cell("FedAvg", "digits", Config(**SETTINGS, workers=1), (0, 1))],
-    draws=(),
-    ours=True,
-)
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
 # words of the command, and the files that must come out equal
 COMMANDS = {
@@ -200,7 +186,9 @@ def accuracies(value: object) -> object:
 )
 def test_commands_of_many_runs_are_killed_and_started_again(tmp_path, name, step, monkeypatch):
     """Before every file operation of their runs and of the report that they write."""
-    monkeypatch.setitem(registry.EXPERIMENTS, "one", ONE_RUN)
+    monkeypatch.setitem(
+        registry.EXPERIMENTS, "one", experiment(Config(**SETTINGS, workers=1), 0, 1)
+    )
     monkeypatch.setattr(plots, "save", lambda figure, path, **_: path.touch())
     words, names = COMMANDS[name]
 

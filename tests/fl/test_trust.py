@@ -104,7 +104,7 @@ def test_a_folder_that_is_removed_meanwhile(tmp_path, small, what):
         if what == "emptied":
             path.mkdir()
 
-    with pytest.raises(RunError, match="was removed.* while .*; begin again in a new folder"):
+    with pytest.raises(RunError, match=r"was removed.* while .*; begin again in a new folder"):
         training.train(small(model="quick"), path, remove)
     assert not (path / "summary.json").exists()
 
