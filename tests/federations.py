@@ -41,6 +41,22 @@ SMALL: dict[str, Any] = {
 }
 
 
+def tiny(num_classes: int, in_channels: int) -> torch.nn.Module:
+    """A model whose rounds cost next to nothing."""
+    layers = (torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(4, num_classes))
+    return torch.nn.Sequential(*layers)
+
+
+def experiment(config: Config, *seeds: int) -> Any:
+    """An experiment of one cell, for ``reproduce``."""
+    from specgrad_study.paper.experiment import Cell, Experiment
+
+    def cells(preset: Any) -> list[Cell]:
+        return [Cell("FedAvg", "digits", config, seeds)]
+
+    return Experiment("one", "One run", "ours", cells, draws=(), ours=True)
+
+
 def result_of(run: RunDirectory) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Final state of a run, to the bit: the same wherever its clients were.
 

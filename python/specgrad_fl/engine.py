@@ -70,13 +70,14 @@ def _outlying(
 ) -> tuple[float, list[float]]:
     """Measure updates: the length from which they are left out, and their lengths.
 
-    In float64, for squares of float32 may be infinite; a median of zero sets no limit.
+    In float64, for squares of float32 may be infinite; a median of zero sets no limit. The length
+    of an update with NaN is NaN, below no limit, and no part of the median.
     """
     # some rows at once: one at a time costs calls, and all at once memory
     blocks = rows.split(max(1, LARGE // max(1, len(start))))
     norms = [torch.linalg.vector_norm(b - start, dim=1, dtype=torch.float64) for b in blocks]
     lengths = torch.cat(norms)
-    middle = float(lengths.median()) + scale
+    middle = float(lengths.nanmedian()) + scale
     return factor * middle if middle else math.inf, lengths.tolist()
 
 
@@ -217,16 +218,14 @@ class Engine:
             for name, vector in self.states.get(client).items():
                 self.board.states[name][row].copy_(vector)
         reports = self.executor.train(number, lr, clients)
-        for report in reports:
-            if not report.finite:
-                raise Diverged(
-                    f"round {number + 1}: the loss of client {report.client} is {report.loss} or "
-                    f"its weights are no longer finite; the run stops, and {self._kept()}. Choose "
-                    "a smaller lr or clip"
-                )
         trained = time.perf_counter()
         answered = len(reports)
         reports, far = self._guarded(reports)
+        if not reports:
+            raise Diverged(
+                f"round {number + 1}: loss or weights of all {len(clients)} clients are no longer "
+                f"finite; the run stops, and {self._kept()}. Choose a smaller lr or clip"
+            )
         self._aggregate(number, reports)
         aggregated = time.perf_counter()
         scores = self._scores(number + 1)
@@ -250,13 +249,29 @@ class Engine:
         return f"the checkpoint of round {rounds} is kept{spare if before else ''}"
 
     def _guarded(self, reports: list[ClientResult]) -> tuple[list[ClientResult], dict[int, str]]:
-        """Leave out updates far longer than the round's median; the rows of the others move up.
+        """Leave out updates that are not finite, or far longer than the round's median.
 
-        Returns the remaining reports, and the reason for each client that is left out.
+        Returns the remaining reports, whose rows move up, and the reason for each client that is
+        left out.
         """
         board, count, factor = self.board, len(reports), self.config.guard
-        if not factor or count < FEWEST_GUARDED:
-            return reports, {}
+        far = {
+            row: "its loss or weights are no longer finite; choose a smaller lr"
+            for row, each in enumerate(reports)
+            if not each.finite
+        }
+        if factor and count - len(far) >= FEWEST_GUARDED:
+            far = self._far(count, factor) | far
+        kept = [row for row in range(count) if row not in far]
+        for place, row in enumerate(kept):
+            for stack in (board.results, board.buffer_results, *board.states.values()):
+                if place != row:
+                    stack[place].copy_(stack[row])
+        return [reports[row] for row in kept], {reports[row].client: far[row] for row in far}
+
+    def _far(self, count: int, factor: float) -> dict[int, str]:
+        """Find the rows whose update or change of buffers is beyond the guard, and say why."""
+        board = self.board
         limit, lengths = _outlying(board.results[:count], board.weights, factor)
         far = {
             row: f"its update is {length / limit * factor:.3g} times as long as the round's median,"
@@ -269,12 +284,7 @@ class Engine:
             limit, lengths = _outlying(board.buffer_results[:count], board.buffers, factor, scale)
             why = f"the change of its buffers is beyond {limit:.3g}, and guard is {factor:g}"
             far |= {row: why for row, length in enumerate(lengths) if not length <= limit}
-        kept = [row for row in range(count) if row not in far]
-        for place, row in enumerate(kept):
-            for stack in (board.results, board.buffer_results, *board.states.values()):
-                if place != row:
-                    stack[place].copy_(stack[row])
-        return [reports[row] for row in kept], {reports[row].client: far[row] for row in far}
+        return far
 
     def _remarks(self, far: dict[int, str]) -> Record:
         """Add the clients that the guard left out to what the executor has to say."""

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from specgrad_fl import storage
-from specgrad_fl.errors import RunError
+from specgrad_fl.errors import RunError, printable
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory
 
@@ -44,6 +44,16 @@ def check_free(path: Path) -> None:
         raise storage.cannot_write(path, error) from error
     if not ours:
         raise RunError(f"{path} exists and specgrad-fl did not draw it; choose another --out")
+
+
+def legend_name(name: str) -> str:
+    r"""A name as text: matplotlib typesets what is between dollars, and hides a leading underscore.
+
+    >>> legend_name("$x$"), legend_name("_run")
+    ('\\$x\\$', ' _run')
+    """
+    text = printable(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def points(records: list[Record], key: str, factor: float = 1.0) -> dict[int, float]:
@@ -77,7 +87,7 @@ def _draw(path: Path, groups: dict[str, list[list[Record]]]) -> None:
     panels["train_loss"] = "training loss"
     for axes, (key, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
         for name, runs in groups.items():
-            plot_mean(axes, [points(records, key) for records in runs], label=name)
+            plot_mean(axes, [points(records, key) for records in runs], label=legend_name(name))
         axes.set(xlabel="round", ylabel=title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
@@ -105,7 +115,8 @@ def clients(path: Path, runs: dict[str, list[float]]) -> None:
     axes = figure.subplots()
     for name, accuracies in runs.items():
         share = [100 * (place + 0.5) / len(accuracies) for place in range(len(accuracies))]
-        axes.plot(share, sorted(accuracies), marker=_marker(accuracies), label=name)
+        shown = {"marker": _marker(accuracies), "label": legend_name(name)}
+        axes.plot(share, sorted(accuracies), **shown)
     axes.set(xlabel="clients, %", ylabel="accuracy on own held-out samples", ylim=(0, 1))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")

@@ -81,6 +81,7 @@ class Terminal:
             f"{self._label}round {record['round']}/{config.rounds}",
             f"accuracy {self._accuracy}",
             f"left {left}",
+            *_left_out(record),
             f"loss {record['train_loss']:.3f}",
             f"{each:.2f} s/round",
             f"[{split}]",
@@ -102,6 +103,7 @@ class Plain:
         self._next = time.monotonic() + SECONDS_BETWEEN_LINES
         accuracy = _accuracy(record)
         shown = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
+        shown = "  ".join([shown, *_left_out(record)])
         done = f"{self._label}round {record['round']}/{config.rounds}"
         print(f"{done}  loss {record['train_loss']:.3f}{shown}", file=self._stream, flush=True)
 
@@ -109,6 +111,12 @@ class Plain:
 def _accuracy(record: Record) -> float | None:
     """Accuracy on held-out samples where there are any, else on the test set."""
     return record.get("validation_accuracy", record.get("test_accuracy"))
+
+
+def _left_out(record: Record) -> list[str]:
+    """Number of clients that were left out of a round; the record has the reasons."""
+    clients = record.get("left_out")
+    return [f"clients left out {len(clients)}"] if clients else []
 
 
 class Lines:

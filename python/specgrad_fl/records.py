@@ -8,6 +8,7 @@ import functools
 import hashlib
 import io
 import json
+import re
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -157,11 +158,22 @@ def columns_of(rows: Iterable[dict[str, Any]]) -> list[str]:
 def csv_text(rows: Sequence[dict[str, Any]], without_header: Sequence[str] = ()) -> str:
     """A table with a column for every name that occurs, or lines under columns that are there."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, without_header or columns_of(rows), lineterminator="\n")
+    names = list(without_header or columns_of(rows))
+    writer = csv.writer(text, lineterminator="\n")
     if not without_header:
-        writer.writeheader()
-    writer.writerows(rows)
+        writer.writerow(map(_no_formula, names))
+    writer.writerows([_no_formula(row.get(name, "")) for name in names] for row in rows)
     return text.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    """A cell that no spreadsheet computes; numbers with their signs stay what they are.
+
+    >>> [_no_formula(cell) for cell in ("=1+1", "-0.5 [-1, 0]", "fedavg", 3)]
+    ["'=1+1", '-0.5 [-1, 0]', 'fedavg', 3]
+    """
+    computed = isinstance(value, str) and re.match(r"[=@\t\r]|[+-](?![\d.]|$)", value)
+    return f"'{value}" if computed else value
 
 
 def flattened(record: Record) -> dict[str, Any]:

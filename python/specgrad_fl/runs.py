@@ -84,7 +84,7 @@ class RunDirectory:
         self.summary_path = self.path / "summary.json"
         self.clients_path = self.path / "clients"
         self.inputs_path = self.path / "inputs.json"
-        self._held: set[str] = set()
+        self._held: dict[str, int] = {}  # open files of the locks
         self._checked = False
 
     @property
@@ -141,18 +141,27 @@ class RunDirectory:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # whoever had it until now may have discarded the run, and the file with it
-                if not path.exists() or not os.path.samestat(path.stat(), os.fstat(handle)):
+                if not _names(path, handle):
                     raise BlockingIOError
             except BlockingIOError as error:
                 raise RunError(
                     f"another process is working on {self.path}; wait for it or choose another "
                     "--out"
                 ) from error
-            self._held.add(name)
+            self._held[name] = handle
             try:
                 yield
             finally:
-                self._held.remove(name)
+                del self._held[name]
+
+    def _check_there(self) -> None:
+        """Refuse to go on in a folder that was removed, also if another took its name."""
+        for name, handle in self._held.items():
+            if not _names(self.path / name, handle):
+                raise RunError(
+                    f"{self.path} was removed or emptied while the run was at work; begin again "
+                    "in a new folder"
+                )
 
     def create(self, config: Config) -> None:
         """Begin a run: from here on the folder is one, and nobody else's to read."""
@@ -210,6 +219,7 @@ class RunDirectory:
 
     def save_state(self, state: RunState, config: Config) -> None:
         """Store the state after a round; the one before stays, as ``previous.safetensors``."""
+        self._check_there()
         if self.last_path.is_file():
             storage.link(self.last_path, self.previous_path)
         facts = {k: v for k, v in vars(state).items() if k != "tensors"}
@@ -342,6 +352,7 @@ class RunDirectory:
 
     def save_summary(self, results: Record) -> None:
         """Write the results of a run that has finished, with what tells a changed one."""
+        self._check_there()
         storage.write_json(self.summary_path, {**results, CHECK: line_check(results)})
 
     def _summary(self) -> Record:
@@ -362,6 +373,11 @@ class RunDirectory:
         return RunError(
             f"{self.summary_path} is damaged; delete it and resume the run to write it again"
         )
+
+
+def _names(path: Path, handle: int) -> bool:
+    """Return true if the path still names the file that is open."""
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
 
 
 def run_name(config: Config) -> str:

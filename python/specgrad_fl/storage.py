@@ -120,6 +120,11 @@ def write_bytes(path: Path, contents: bytes) -> None:
 def cannot_write(path: Path, error: OSError) -> RunError:
     """The refusal for a full disk, a missing permission and their like."""
     reason = error.strerror or str(error)
+    if isinstance(error, FileNotFoundError):
+        return RunError(
+            f"cannot write {path}: its folder was removed while it was in use; begin again in a "
+            "new folder"
+        )
     return RunError(
         f"cannot write {path}: {reason}; everything saved before is intact, so make room or "
         "choose another --out, and resume"

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
 
 import pytest
-from federations import rounds_of
-from specgrad_fl import cli, load_run, models, plots, training
+from federations import SMALL, experiment, rounds_of, tiny
+from specgrad_fl import cli, load_run, models, plots, toml, training
+from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
-from specgrad_fl.runs import RunDirectory
+from specgrad_fl.runs import RunDirectory, run_name
 from specgrad_fl.storage import client_path
-from specgrad_study.fleet import Job, stored_outcome
-from specgrad_study.paper.archive import Finished
-from torch import nn
+from specgrad_study.paper import registry
 
 CHANGES = 200
 # changed, these cannot change a result: pictures, what other programs read, and locks
 FOR_OTHERS = ("partition.png", "curves.png", "clients.png", "metrics.csv", "lock")
 IN_THE_SUITE = 20
-BEGUN_WITH = {"model": "tiny", "clients": 4, "rounds": 3, "method": "scaffold", "validation": 0.1}
-
-
-def tiny(num_classes, in_channels):
-    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, num_classes))
+BEGUN_WITH = {
+    **SMALL,
+    "model": "tiny",
+    "clients": 4,
+    "rounds": 3,
+    "method": "scaffold",
+    "validation": 0.1,
+}
+NAME = run_name(Config(**BEGUN_WITH))  # by which other commands find it
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +36,13 @@ def _tiny_model(monkeypatch):
     monkeypatch.setitem(models.MODELS, "tiny", tiny)
     monkeypatch.setattr(plots, "clients", lambda *_: None)
     monkeypatch.setattr(plots, "save", lambda *_, **__: None)
+    monkeypatch.setitem(registry.EXPERIMENTS, "one", experiment(Config(**BEGUN_WITH), 0))
 
 
 @pytest.fixture
-def runs(tmp_path, small):
+def runs(tmp_path):
     """A finished run, one that was interrupted, and one of another seed."""
-    config = small(**BEGUN_WITH)
+    config = Config(**BEGUN_WITH)
     finished = training.train(config, tmp_path / "finished")
     other = training.train(config.replace(seed=1), tmp_path / "other")
     stopped = tmp_path / "stopped"
@@ -104,11 +109,6 @@ def told(path: Path) -> dict:
         "rows": [{k: v for k, v in row.items() if "seconds" not in k} for row in run.rows()],
         "config": run.config.digest,
     }
-    # as compare, tune and reproduce take it
-    job = Job(run.config.replace(**BEGUN_WITH), path)
-    outcome, report = stored_outcome(job), Finished.read(RunDirectory(path))
-    found |= {"outcome": outcome and outcome.status, "evaluations": report.evaluations}
-    found["report"] = report.summary
     for which in ("best", "last", "previous"):
         weights = run.model(which).state_dict()
         found[which] = {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
@@ -124,15 +124,33 @@ def results_in(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files}
 
 
-def commands(path: Path, out: Path) -> list[list[str]]:
-    """Every command that reads a run."""
-    diagnosis = ["--out", str(out / "diagnosis"), "--quiet", "--noise-batches=0"]
-    return [
-        ["plot", str(path), "--out", str(out / "plot.png")],
-        ["diagnose", str(path), *diagnosis],
-        ["list", str(path.parent)],
-        ["resume", str(path), "--quiet"],
-    ]
+def commands(path: Path, out: Path) -> dict[str, list[str]]:
+    """Every command that reads a run; the last two go on with it where it is not finished."""
+    settings = {name: value for name, value in BEGUN_WITH.items() if name != "method"}
+    (path.parent / "settings.toml").write_text(toml.written(settings))
+    asked = [f"--config={path.parent / 'settings.toml'}", "--methods=scaffold", "--filters=none"]
+    report = ["--preset=smoke", "--report-only", "--quiet", f"--runs={path.parent}"]
+    return {
+        "plot": [str(path), "--out", str(out / "plot.png")],
+        "diagnose": [str(path), "--out", str(out / "diagnosis"), "--quiet", "--noise-batches=0"],
+        "list": [str(path.parent)],
+        "reproduce": ["one", *report, f"--out={out / 'report'}"],
+        "compare": [*asked, f"--out={path.parent}", "--quiet"],
+        "resume": [str(path), "--quiet"],
+    }
+
+
+def reported(path: Path, out: Path) -> list[dict]:
+    """Accuracies as the reports of ``compare`` and ``reproduce`` have them, if they were written.
+
+    What is missing may be missing; what is there must be right.
+    """
+    found = [path.parent / "compare.json", out / "report" / "results.json"]
+    tables = [json.loads(file.read_text()) for file in found if file.is_file()]
+    rows = [row for table in tables for row in table.get("table", ())]
+    rows += [run for table in tables if "sources" in table for run in table["runs"].values()]
+    kinds = ("final", "best", "last 10", "client mean", "accuracy", "mean_last_10")
+    return [{k: v for k, v in row.items() if any(kind in k for kind in kinds)} for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -140,9 +158,20 @@ def commands(path: Path, out: Path) -> list[list[str]]:
 )
 def test_changed_files_of_a_finished_run(tmp_path, runs, count, capsys):
     truth, result = told(runs["finished"]), results_in(runs["finished"])
+    path, out = tmp_path / "new" / NAME, tmp_path / "out"
+    shutil.copytree(runs["finished"], path)
+    about = path / "environment.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "cpu": "<script>"}))
+    for name in ("reproduce", "compare"):
+        assert cli.main([name, *commands(path, out)[name]]) == 0
+    assert "script" in (out / "report" / "report.md").read_text()
+    assert "<script" not in (out / "report" / "report.md").read_text()
+    reports = reported(path, out)
+    assert [len(report) for report in reports] == [4, 4]
+    shutil.rmtree(path.parent)
+    shutil.rmtree(out)
     noticed = 0
     for seed in range(count):
-        path = tmp_path / "new" / "run"
         shutil.copytree(runs["finished"], path)
         what = change(path, [runs["other"], runs["stopped"]], random.Random(seed))
         try:
@@ -151,15 +180,16 @@ def test_changed_files_of_a_finished_run(tmp_path, runs, count, capsys):
             noticed += 1
         else:
             assert found == truth, what
-        for command in commands(path, tmp_path / "out"):
-            if command[0] == "diagnose" and seed % 10:
+        for command, arguments in commands(path, out).items():
+            if command == "diagnose" and seed % 10:
                 continue  # it plays rounds
-            code = cli.main(command)
+            code = cli.main([command, *arguments])
             assert code in (0, 2), (what, command)
-            if command[0] == "resume" and code == 0:
+            if command == "resume" and code == 0:
                 assert results_in(path) == result, what
-        shutil.rmtree(tmp_path / "new")
-        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        assert all(report in reports for report in reported(path, out)), what
+        shutil.rmtree(path.parent)
+        shutil.rmtree(out, ignore_errors=True)
         assert "Traceback" not in capsys.readouterr().err
     assert noticed >= count / 4
 
@@ -176,12 +206,17 @@ def test_changed_files_of_an_interrupted_run(tmp_path, runs, count):
         path = tmp_path / "new" / "run"
         shutil.copytree(runs["stopped"], path)
         what = change(path, [runs["other"]], random.Random(seed))
+        refusal = ""
         try:
-            run = training.resume(path)
-        except RunError:
+            training.resume(path)
+        except RunError as error:
+            refusal = str(error)
+        if refusal:
             refused += 1
+            changed = Path(what.rpartition(" ")[2])
+            assert changed.name in refusal or changed.parent.name in refusal, what
         else:
             assert results_in(path) == result, what
-            assert rounds_of(run) == rounds, what
+            assert rounds_of(RunDirectory(path)) == rounds, what
         shutil.rmtree(tmp_path / "new")
     assert refused > count / 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from specgrad_fl import models, results, storage, training
 from specgrad_fl.engine import Engine
+from specgrad_fl.errors import Diverged
 from specgrad_fl.methods import METHODS
 from specgrad_fl.methods.base import median, trimmed_mean
 from torch import nn
@@ -32,7 +34,7 @@ SETTINGS = {"model": "mlp", "clients": 10, "active": 10, "batch_size": 20, "alph
 
 
 def poison(monkeypatch, change, clients=(POISONED,)):
-    """Replace what some clients send: ``change(start, weights)``."""
+    """Replace what some clients send: ``change(start, weights)``; they tell if it is finite."""
     honest = Engine._guarded
 
     def guarded(self, reports):
@@ -40,6 +42,7 @@ def poison(monkeypatch, change, clients=(POISONED,)):
             if report.client in clients:
                 made = self.board.results[row]
                 made.copy_(change(self.board.weights, made))
+                reports[row] = replace(report, finite=bool(torch.isfinite(made).all()))
         return honest(self, reports)
 
     monkeypatch.setattr(Engine, "_guarded", guarded)
@@ -56,7 +59,7 @@ def test_coordinates_are_averaged_robustly():
     assert torch.equal(median(rows[:1], torch.ones(1)), rows[0])
 
 
-@pytest.mark.parametrize("value", [1e2, 1e4, 1e30, 3e38, -3e38])
+@pytest.mark.parametrize("value", [1e2, 1e4, 1e30, 3e38, -3e38, np.inf, np.nan])
 def test_one_poisoned_client_of_ten_changes_little(play, monkeypatch, value):
     """And the record says who was left out, and why."""
     settings = {**SETTINGS, "rounds": 12, "eval_every": 12}
@@ -68,7 +71,40 @@ def test_one_poisoned_client_of_ten_changes_little(play, monkeypatch, value):
     for record in found:
         assert record["left_out"] == [POISONED]
         assert POISONED not in record["clients"]
-        assert "times as long as the round's median, and guard leaves out" in record["reasons"][0]
+        far = "times as long as the round's median, and guard leaves out"
+        assert (far if np.isfinite(value) else "are no longer finite") in record["reasons"][0]
+
+
+@pytest.mark.parametrize("settings", [{"guard": 0.0}, {"clients": 2, "active": 2}])
+def test_updates_that_are_not_finite_are_left_out_without_a_guard_too(make_engine, settings):
+    """Nobody can average them; where there are no others, the run has diverged."""
+    made = make_engine(**{**SETTINGS, **settings})
+    train, diverged = made.executor.train, [1]
+
+    def training(*arguments):
+        reports = train(*arguments)
+        for client in diverged:
+            made.board.results[client].fill_(np.nan)
+            reports[client] = replace(reports[client], finite=False, loss=np.nan)
+        return reports
+
+    made.executor.train = training
+    record = made.round(0)
+    assert record["left_out"] == [1]
+    assert np.isfinite(record["train_loss"])
+    assert torch.isfinite(made.board.weights).all()
+    diverged[:] = range(made.config.clients)
+    with pytest.raises(Diverged, match=f"weights of all {made.config.clients} clients are no"):
+        made.round(1)
+
+
+def test_an_update_with_nan_does_not_blind_the_guard(make_engine):
+    """Its length is NaN, and so would be a median that counts it."""
+    made = make_engine(**SETTINGS)
+    made.board.results.normal_()
+    made.board.results[2].fill_(np.nan)
+    reports = [SimpleNamespace(client=client, finite=True) for client in range(10)]
+    assert list(made._guarded(reports)[1]) == [2]
 
 
 def test_without_a_guard_it_would_be_lost(play, monkeypatch):
@@ -113,7 +149,7 @@ def test_buffers_are_guarded_too(make_engine):
     board.buffers, board.buffer_results = torch.ones(3, dtype=torch.float64), rows
     board.results.normal_()
     rows[0], rows[1] = 5.0, 1e6
-    reports = [SimpleNamespace(client=client) for client in range(10)]
+    reports = [SimpleNamespace(client=client, finite=True) for client in range(10)]
     kept, far = made._guarded(reports)
     assert list(far) == [1]
     assert "buffers" in far[1]

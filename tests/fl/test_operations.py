@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import sys
@@ -16,13 +17,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import files_of, rounds_of
+from federations import experiment, files_of, rounds_of, tiny
 from representatives import only
-from specgrad_fl import models, training
+from specgrad_fl import cli, models, plots, training
+from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
 from specgrad_fl.runs import RunDirectory
-from torch import nn
+from specgrad_study.paper import registry
 
 # what Python tells of before it is done, with the place of the file's name
 CHANGES = {"os.rename": 1, "os.link": 1, "os.remove": 0, "os.mkdir": 0, "os.rmdir": 0}
@@ -73,10 +75,6 @@ def listening(folder: Path, heard: Heard, patch) -> Iterator[None]:
             _listener = None
 
 
-def tiny(num_classes: int, in_channels: int) -> nn.Module:
-    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, num_classes))
-
-
 @pytest.fixture(autouse=True)
 def _tiny_model(monkeypatch):
     monkeypatch.setitem(models.MODELS, "tiny", tiny)
@@ -84,9 +82,28 @@ def _tiny_model(monkeypatch):
     torch.set_num_threads(1)
 
 
+SETTINGS = {"clients": 4, "active": 3, "rounds": 2, "model": "tiny", "batch_size": 400}
+
+
 def federation(small, method: str):
-    settings = {"clients": 4, "active": 3, "rounds": 2, "model": "tiny", "batch_size": 400}
-    return small(**settings, method=method, validation=0.1)
+    return small(**SETTINGS, method=method, validation=0.1)
+
+
+class Copies(list):
+    """Copies of a folder before every operation that finds it changed; ``operations`` counts."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder, self.operations = folder, 0
+        self._seen: set[frozenset] = set()
+
+    def __call__(self, *_: object) -> None:
+        self.operations += 1
+        if not self.folder.exists() or (held := contents(self.folder)) in self._seen:
+            return
+        self._seen.add(held)
+        self.append(self.folder.with_name(f"{self.folder.name}{len(self)}"))
+        shutil.copytree(self.folder, self[-1])
 
 
 def finish(config, path: Path) -> RunDirectory:
@@ -113,23 +130,10 @@ MOMENTS = only([("scaffold", 7)], [("scaffold", 7), *((method, 1) for method in 
 
 @pytest.mark.parametrize(("method", "step"), MOMENTS)
 def test_killed_before_every_file_operation(tmp_path, small, method, step, monkeypatch):
-    config = federation(small, method)
-    copies: list[Path] = []
-    seen: set[frozenset] = set()
-    operations = 0
-
-    def copy(*_: object) -> None:
-        nonlocal operations
-        operations += 1
-        if not (tmp_path / "run").exists() or (held := contents(tmp_path / "run")) in seen:
-            return
-        seen.add(held)
-        copies.append(tmp_path / f"copy{len(copies)}")
-        shutil.copytree(tmp_path / "run", copies[-1])
-
-    with listening(tmp_path / "run", copy, monkeypatch):
+    config, copies = federation(small, method), Copies(tmp_path / "run")
+    with listening(tmp_path / "run", copies, monkeypatch):
         reference = training.train(config, tmp_path / "run")
-    assert operations > 50
+    assert copies.operations > 50
     assert len(copies) > 20
     for path in copies[::step]:
         assert_same(finish(config, path), reference)
@@ -157,4 +161,47 @@ def test_a_disk_that_is_full_at_every_file_operation(tmp_path, small, method, st
         with pytest.raises(RunError, match="No space left"), listening(path, full, monkeypatch):
             training.train(config, path)
         assert_same(finish(config, path), reference)
+        shutil.rmtree(path)
+
+
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+# words of the command, and the files that must come out equal
+COMMANDS = {
+    "compare": (["--filters=none", "--seeds=0,1", "--workers=1", *FLAGS], ["compare.json"]),
+    "tune": (["--grid=lr=0.05,0.1", "--limit=3", "--workers=1", *FLAGS], ["grid.json"]),
+    "reproduce": (["one", "--preset=smoke"], ["report/results.json", "report/configuration.toml"]),
+}
+
+
+def accuracies(value: object) -> object:
+    """A report without what a clock or the operating system measured."""
+    measured = ("s/round", "filter %", "peak MiB")
+    if isinstance(value, dict):
+        return {k: accuracies(v) for k, v in value.items() if k not in measured}
+    return [accuracies(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), only([("compare", 20)], [("compare", 20), *((name, 1) for name in COMMANDS)])
+)
+def test_commands_of_many_runs_are_killed_and_started_again(tmp_path, name, step, monkeypatch):
+    """Before every file operation of their runs and of the report that they write."""
+    monkeypatch.setitem(
+        registry.EXPERIMENTS, "one", experiment(Config(**SETTINGS, workers=1), 0, 1)
+    )
+    monkeypatch.setattr(plots, "save", lambda figure, path, **_: path.touch())
+    words, names = COMMANDS[name]
+
+    def told(folder: Path) -> list:
+        place = f"--{'runs' if name == 'reproduce' else 'out'}={folder}"
+        assert cli.main([name, *words, place, "--quiet"]) == 0
+        texts = [(folder / file).read_text() for file in names]
+        return [accuracies(json.loads(t)) if t.startswith("{") else t for t in texts]
+
+    copies = Copies(tmp_path / "out")
+    with listening(tmp_path / "out", copies, monkeypatch):
+        expected = told(tmp_path / "out")
+    assert len(copies) > 40
+    for path in copies[::step]:
+        assert told(path) == expected
         shutil.rmtree(path)

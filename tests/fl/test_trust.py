@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import safetensors
-from specgrad_fl import cli, executor, load_run, models, plots, pool, storage, training
+from specgrad_fl import cli, executor, load_run, models, plots, pool, records, storage, training
 from specgrad_fl.errors import RunError
 from specgrad_fl.runs import FEDERATION_LOCK, RunDirectory
 
@@ -92,6 +92,21 @@ def test_a_second_federation_is_refused_before_it_removes_anything(tmp_path, sma
     with other.locked(), pytest.raises(RunError, match="another process"):
         federation.play(run, dataset, lambda *_: None)
     assert all(path.exists() for path in kept)
+
+
+@pytest.mark.parametrize("what", ["removed", "emptied"])
+def test_a_folder_that_is_removed_meanwhile(tmp_path, small, what):
+    """Emptied, it was filled with a run without a configuration, and called finished."""
+    path = tmp_path / "run"
+
+    def remove(record, config):
+        shutil.rmtree(path)
+        if what == "emptied":
+            path.mkdir()
+
+    with pytest.raises(RunError, match=r"was removed.* while .*; begin again in a new folder"):
+        training.train(small(model="quick"), path, remove)
+    assert not (path / "summary.json").exists()
 
 
 def test_a_lock_may_be_nested_and_ends(tmp_path):
@@ -273,6 +288,19 @@ def test_names_of_folders(tmp_path, capsys):
     (folder / "config.toml").write_text("")
     assert cli.main(["list", str(folder.parent)]) == 0
     assert "\\x1b[2Jrun" in capsys.readouterr().out
+
+
+@pytest.mark.pictures
+def test_names_that_mean_something_to_a_picture_or_a_spreadsheet(tmp_path, small, recwarn):
+    """A picture ended a run after its last round, and no resume could finish it."""
+    for name in (r"$\frac{$", "_run", "a\nb"):
+        run = training.train(small(model="quick", rounds=1, clients=3), tmp_path / name)
+        assert run.finished
+        assert (run.path / "curves.png").stat().st_size > 0
+    assert not [w for w in recwarn if "legend" in str(w.message)]
+    rows = [{"method": '=HYPERLINK("x")', "@over": "+cmd", "gain": "-0.5", "loss": -1.5}]
+    text = records.csv_text(rows)
+    assert text == """method,'@over,gain,loss\n"'=HYPERLINK(""x"")",'+cmd,-0.5,-1.5\n"""
 
 
 def test_a_stopped_worker_is_ended(tmp_path):

@@ -38,12 +38,16 @@ MOST, LARGEST = 1e9, 3.4e38
 
 @dataclass
 class RoundAnswers:
-    """Answers of a round's clients: the checked ones, and the reasons for the others."""
+    """Answers of a round's clients: the checked ones, and the reasons for the others.
+
+    not_finite: clients that answered with a loss or weights that are not finite
+    """
 
     number: int
     lr: float
     accepted: dict[int, tuple[ClientResult, dict[str, Tensor]]] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    not_finite: set[int] = field(default_factory=set)
     attempts: int = 0
     bytes: dict[str, int] = field(default_factory=lambda: {"down": 0, "up": 0})
 
@@ -182,6 +186,8 @@ class FlowerExecutor(Executor):
                 self._wait_for(missing)
             self._attempt(this, missing)
             this.attempts += 1
+            if this.not_finite == set(clients):
+                return []  # the run has diverged, and would again
         taken = sorted(this.accepted)
         for row, client in enumerate(taken):
             _, vectors = this.accepted[client]
@@ -272,6 +278,8 @@ class FlowerExecutor(Executor):
                 this.accepted[client] = report, self._vectors(client, arrays)
             except Exception as error:
                 this.reasons[client] = _told(error)
+                if isinstance(error, wire.NotFinite):
+                    this.not_finite.add(client)
             else:
                 del this.reasons[client]
                 self._memory[node] = report.peak_mib
@@ -324,5 +332,5 @@ def _checked(told: Any, client: int, lr: float, steps: range) -> ClientResult:
     if not plausible:
         raise wire.WireError("its report is of another client, or impossible")
     if not report.finite:
-        raise wire.WireError("its loss or weights are no longer finite; choose a smaller lr")
+        raise wire.NotFinite("its loss or weights are no longer finite; choose a smaller lr")
     return report

@@ -39,6 +39,10 @@ class WireError(RunError):
         super().__init__(printable(why))
 
 
+class NotFinite(WireError):
+    """A client's loss or weights that no longer are numbers, as when its training diverges."""
+
+
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> RecordDict:
     """The content of a message."""
     named = {name: Array(np.ascontiguousarray(value)) for name, value in (arrays or {}).items()}
@@ -140,5 +144,5 @@ def taken(arrays: Arrays, name: str, like: Tensor, what: str) -> Tensor:
             f"shape {expected.shape}"
         )
     if not np.isfinite(found).all():
-        raise WireError(f"its {what} are not finite")
+        raise NotFinite(f"its {what} are not finite")
     return torch.from_numpy(found)

@@ -23,6 +23,17 @@ FORMAT = 2
 # in a run with held-out samples the best round is chosen on them, and has no test accuracy
 KEYS = (*(key for key, _ in MEASURES.values()), "validation_mean_last_10")
 UNKNOWN = "unknown"
+# what Markdown and HTML give a meaning to, and no name of a machine or a row needs
+MARKUP = frozenset("<>[]*`|\\")
+
+
+def without_markup(text: str) -> str:
+    """A text that came from elsewhere, as a report may show it.
+
+    >>> without_markup("EPYC<script>")
+    'EPYCscript'
+    """
+    return "".join(each for each in text if each.isprintable() and each not in MARKUP)
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class Source:
 
     def __str__(self) -> str:
         taken = f", from {self.report}" if self.report else ""
-        return f"commit {self.commit[:12]}{taken}: {self.machine}"
+        return without_markup(f"commit {self.commit[:12]}{taken}: {self.machine}")
 
 
 @dataclass(frozen=True)
@@ -168,7 +179,7 @@ class Earlier:
         }
         values = {
             experiment: {
-                (each["row"], each["column"]): Measured(
+                (without_markup(each["row"]), without_markup(each["column"])): Measured(
                     {int(seed): float(v) for seed, v in each["values"].items()},
                     sources={int(seed): sources[n] for seed, n in each["sources"].items()},
                 )

@@ -8,13 +8,14 @@ import specgrad_data
 import torch
 from federations import result_of
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from specgrad_fl import building, samples, storage
+from specgrad_fl import building, models, samples, storage
 from specgrad_fl.building import Blueprint
 from specgrad_fl.engine import draw_clients
-from specgrad_fl.errors import RunError
+from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.flower import place, wire
 from specgrad_fl.methods import weighted_sum
 from specgrad_fl.models import Inputs
+from torch import nn
 
 
 def images():
@@ -29,6 +30,10 @@ def changed(reply: Message, change) -> Message:
     change(facts, arrays)
     reply.content = wire.pack(facts, arrays)
     return reply
+
+
+def linear(num_classes, in_channels, image_size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * image_size**2, num_classes))
 
 
 def in_round(made, node, number, change):
@@ -187,6 +192,44 @@ def test_nothing_is_averaged_when_nobody_answers(federation):
     assert len(made.run.records()) == 1
     made.grid.tamper = lambda node, reply: reply
     assert len(made.play().records()) == 2
+
+
+def test_a_poisoned_update_is_left_out_by_the_guard(federation, monkeypatch):
+    """Finite numbers in a flawless message, from one of ten clients, in every round."""
+    settings = {"nodes": 5, "clients": 10, "active": 10, "rounds": 3, "model": "linear"}
+    monkeypatch.setitem(models.MODELS, "linear", linear)
+    honest = federation("honest", **settings).play().records()[-1]["test_accuracy"]
+    poisons = {1: 1e2, 2: 1e38, 3: np.float32(-3.4e38)}
+    made = federation(**settings)
+
+    def poison(node, reply):
+        def change(facts, arrays):
+            if "8" in facts.get("reports", ()):
+                weights(arrays, 8).fill(poisons[facts["round"] + 1])
+
+        return changed(reply, change)
+
+    made.grid.tamper = poison
+    found = made.play().records()
+    for record in found:
+        assert (record["left_out"], len(record["clients"])) == ([8], 9)
+        assert "times as long as the round's median" in record["reasons"][0]
+    assert abs(found[-1]["test_accuracy"] - honest) < 0.02
+
+
+def test_a_run_whose_clients_all_diverge_has_diverged(federation):
+    """As in one process, and asked once: clients would answer the same again."""
+    made = federation(nodes=3, rounds=2)
+
+    def diverge(node, reply):
+        if reply.metadata.message_type != "train" or wire.unpack(reply.content)[0]["round"] == 0:
+            return reply
+        return report_with(finite=False, loss=float("nan"))(reply)
+
+    made.grid.tamper = diverge
+    with pytest.raises(Diverged, match=r"round 2: loss or weights of all 3 clients .* round 1 is"):
+        made.play()
+    assert len([kind for _, kind in made.grid.log if kind == "train"]) <= 6
 
 
 def test_an_exception_on_a_node_is_told(federation):
