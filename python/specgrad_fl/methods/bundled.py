@@ -58,7 +58,9 @@ class FedDyn(Method):
         return self.options.alpha / share
 
     def correction(self, local: Local) -> Tensor:
-        pull = self.pull(local.client).to(local.w)
+        pull: float | Tensor = self.pull(local.client).to(local.w.dtype)
+        # of one client a plain number: a copy of it to the GPU would be waited for
+        pull = pull.to(local.w.device) if pull.dim() else float(pull)
         return (local.w - local.start).add_(local.state["h"]).mul_(pull)
 
     def finish(self, local: Local) -> None:
