@@ -59,6 +59,7 @@ class OnDevice(Tensor):
 
 def _asks_for(args: Any, kwargs: Any, kind: str) -> bool:
     wanted = [*args[1:], *(kwargs or {}).values()]
+    wanted = [value.device if isinstance(value, Tensor) else value for value in wanted]
     return any(
         value == kind or (isinstance(value, torch.device) and value.type == kind)
         for value in wanted
@@ -114,7 +115,8 @@ class Pretended(TorchFunctionMode):
             return args[0]
         if name == "to" and _asks_for(args, kwargs, "cuda"):
             source = args[0]
-            kinds = [v for v in (*args[1:], *kwargs.values()) if isinstance(v, torch.dtype)]
+            given = [v.dtype if isinstance(v, Tensor) else v for v in (*args[1:], *kwargs.values())]
+            kinds = [v for v in given if isinstance(v, torch.dtype)]
             with torch._C.DisableTorchFunctionSubclass():
                 moved = source if isinstance(source, OnDevice) else source.clone()
                 return (moved.to(*kinds) if kinds else moved).as_subclass(OnDevice)

@@ -23,8 +23,8 @@ FORBIDDEN = {
     torch.Tag.dynamic_output_shape: "makes a shape that depends on values",
     torch.Tag.nondeterministic_seeded: "draws random numbers",
 }
-# kernels of one call on a GPU, where there are several (PyTorch's group_norm_kernel.cu; a gradient of
-# the input and one of the weights)
+# kernels of one call on a GPU, where there are several: PyTorch's group_norm_kernel.cu, and a
+# gradient of the input and one of the weights
 KERNELS = {
     "aten.native_group_norm.default": 3,
     "aten.native_group_norm_backward.default": 5,
@@ -120,13 +120,13 @@ class RecordedGraph(TorchDispatchMode):
 
     def replay(self) -> None:
         self.replays += 1
-        for storage in self._own.values():
-            storage.fill_(255)  # NaN
         plain = torch._C.DisableTorchFunction()
         with plain, _disable_current_modes(), torch.no_grad():
+            for storage in self._own.values():
+                storage.fill_(255)  # NaN
             for function, args, kwargs, outputs in self._calls:
                 found = tree_flatten(function(*_there(args), **_there(kwargs)))[0]
-                for place, value in zip(outputs, found, strict=True) if outputs else ():
+                for place, value in zip(outputs, found, strict=True):
                     if isinstance(place, _Memory):
                         place.tensor().copy_(value)
 

@@ -231,6 +231,7 @@ class Config:
         threads=limits(1, "torch threads of each worker", low=1, high=1024),
         channels_last=limits(True, "memory order of images and activations"),
         compile=limits(False, "torch.compile the model"),
+        graphs=limits(True, "replay the steps of a client as CUDA graphs, where that is possible"),
         stack=limits(
             "1",
             "clients that are trained as one batch of models: 1 for one after the other, a number, "

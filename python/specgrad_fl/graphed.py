@@ -35,6 +35,7 @@ def eager_reason(config: Config, device: torch.device) -> str | None:
         f"the device is {device}": device.type != "cuda",
         "fp16 asks after every step whether its gradient overflowed": config.amp == "fp16",
         "Adam counts its steps on the host": config.optimizer == "adam",
+        "graphs is false": not config.graphs,
         "the model is compiled": config.compile,
         "clients are trained as a stack": config.clients_in_a_stack > 1,
     }
