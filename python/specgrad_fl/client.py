@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,11 +20,12 @@ from torch import Tensor
 
 from specgrad_fl.config import Config
 from specgrad_fl.filters import filter_plan
+from specgrad_fl.graphed import GraphedStep, capturing
 from specgrad_fl.machine import AMP_DTYPES, keep_freed_memory, peak_mib
 from specgrad_fl.methods import Local, Method
 from specgrad_fl.samples import Samples
 from specgrad_fl.seeding import derive, generator
-from specgrad_fl.vectors import FlatModel, SharedVectors
+from specgrad_fl.vectors import FlatModel, SharedVectors, to_device, to_host
 
 # decay of the mean, decay of the squares, and what keeps the quotient finite
 ADAM = (0.9, 0.999, 1e-8)
@@ -49,7 +50,10 @@ class ClientResult:
 
 
 class Stopwatch:
-    """Adds up the time of marked passages; on a GPU without waiting for each of them."""
+    """Adds up the time of marked passages; on a GPU without waiting for each of them.
+
+    Passages of a CUDA graph are left out: their times are known to nobody.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -58,7 +62,9 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        if self._device.type == "cuda":
+        if capturing(self._device):
+            yield
+        elif self._device.type == "cuda":
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             stream = torch.cuda.current_stream(self._device)  # by default that of the first GPU
             begin.record(stream)
@@ -71,11 +77,9 @@ class Stopwatch:
             self._seconds += time.perf_counter() - begun
 
     def total(self) -> float:
-        """Seconds so far."""
-        if self._events:
-            torch.cuda.synchronize(self._device)
-            self._seconds += sum(a.elapsed_time(b) for a, b in self._events) / 1000
-            self._events.clear()
+        """Seconds so far, of passages that the host has waited for."""
+        self._seconds += sum(a.elapsed_time(b) for a, b in self._events) / 1000
+        self._events.clear()
         return self._seconds
 
 
@@ -112,6 +116,12 @@ class Optimizer:
         self._mean = torch.zeros(shape if self._momentum else 0, device=device)
         self._square = torch.zeros(shape if self._adam else 0, device=device)
 
+    def restart(self) -> None:
+        """Begin anew, in the same memory."""
+        self._steps = 0
+        self._mean.zero_()
+        self._square.zero_()
+
     def keep_first(self, count: int) -> None:
         """Forget all but the first clients of a stack."""
         self._mean, self._square = self._mean[:count], self._square[:count]
@@ -145,6 +155,31 @@ class Optimizer:
 
 
 @dataclass(eq=False)
+class Training:
+    """The training of one client in progress; its tensors serve all clients of a runner."""
+
+    runner: ClientRunner
+    local: Local
+    optimizer: Optimizer
+    losses: Tensor
+    filtering: Stopwatch
+    scale: LossScale
+    batches: int = 0
+
+    def step(self, drawn: Tensor, seed: int) -> bool:
+        """Take one step on a batch; false if its gradient overflowed and it was left out."""
+        runner, local, grads = self.runner, self.local, self.runner.flat.grads
+        local.backward = partial(runner.backward, *runner.samples.gather(drawn), seed, self.scale)
+        self.losses += runner.method.gradient(local)
+        if not self.scale.unscale_(grads):
+            return False
+        self.optimizer.before_filter_(grads)
+        local.filter_()
+        runner.step(local, self.optimizer)
+        return True
+
+
+@dataclass(eq=False)
 class ClientRunner:
     """One model that trains any client, and scores batches of the test set."""
 
@@ -161,6 +196,11 @@ class ClientRunner:
         self.device = self.samples.device
         self.plan = filter_plan(self.flat.model, self.config)
         self._forward = torch.compile(self.flat.model) if self.config.compile else self.flat.model
+        self._received: dict[str, Tensor] = {}
+        self._optimizer = Optimizer(self.config, (self.flat.size,), self.device)
+        self._losses = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.graphs = GraphedStep(self.config, self.device)
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def _autocast(self) -> Any:
         if self.config.amp == "off":
@@ -172,62 +212,100 @@ class ClientRunner:
     ) -> list[ClientResult]:
         """Train clients from the board's weights and put what each returns into its row."""
         pairs = zip(clients, rows, strict=True)
-        results = [self._train_one(round_number, lr, client, row) for client, row in pairs]
+        results = [self.begin(round_number, lr, client, row)() for client, row in pairs]
         peak = peak_mib()
         return [replace(result, peak_mib=peak) for result in results]
 
-    def _train_one(self, round_number: int, lr: float, client: int, row: int) -> ClientResult:
+    def begin(
+        self, round_number: int, lr: float, client: int, row: int
+    ) -> Callable[[], ClientResult]:
+        """Queue the training of a client; the returned function waits for it and fills its row."""
         begun = time.perf_counter()
+        if self._stream is None:
+            return self._begin(round_number, lr, client, row, begun)
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            return self._begin(round_number, lr, client, row, begun)
+
+    def _begin(
+        self, round_number: int, lr: float, client: int, row: int, begun: float
+    ) -> Callable[[], ClientResult]:
+        board, flat = self.board, self.flat
+        training = self.graphs.checked(lambda: self._train_one(round_number, lr, client, row))
+        local, filtering = training.local, training.filtering
+        numbers = to_host(torch.stack([self._losses, flat.weights.sum()]))
+        copies = [(board.results[row], to_host(flat.weights))]
+        copies += [(board.states[name][row], to_host(v)) for name, v in local.state.items()]
+        copies += [(board.buffer_results[row], to_host(flat.read_buffers()))]
+        queued = torch.cuda.Event() if self._stream else None
+        if queued:
+            queued.record(self._stream)
+
+        def end() -> ClientResult:
+            if queued:
+                queued.synchronize()
+            for place, vector in copies:
+                place.copy_(vector)
+            losses, total = numbers.tolist()
+            loss = losses / training.batches
+            return ClientResult(
+                client=client,
+                steps=local.steps,
+                lr_sum=local.lr_sum,
+                loss=loss,
+                finite=math.isfinite(loss) and math.isfinite(total),
+                filter_seconds=filtering.total(),
+                seconds=time.perf_counter() - begun,
+            )
+
+        return end
+
+    def _train_one(self, round_number: int, lr: float, client: int, row: int) -> Training:
+        """All steps of a client, as graphs where that is possible."""
         config, board, flat = self.config, self.board, self.flat
         filtering = Stopwatch(self.device)
         purpose = (config.seed, "client", round_number, client)
+        masks = derive(*purpose, "dropout")
         flat.model.train()
-        start = board.weights.to(self.device)
+        start = self._receive("weights", board.weights)
         flat.weights.copy_(start)
         flat.write_buffers(board.buffers)
-        kept = {name: rows[row] for name, rows in board.states.items()}
-        scale = LossScale(config.amp == "fp16")
-        masks = derive(*purpose, "dropout")
         local = Local(
             client=client,
             w=flat.weights,
             g=flat.grads,
             start=start,
-            sent={name: vector.to(self.device) for name, vector in board.sent.items()},
-            state={name: vector.to(self.device) for name, vector in kept.items()},
+            sent={name: self._receive(f"sent-{name}", v) for name, v in board.sent.items()},
+            state={
+                name: self._receive(f"state-{name}", v[row]) for name, v in board.states.items()
+            },
             lr=lr,
             filter_=lambda: self._filter(filtering),
         )
-        losses = torch.zeros((), dtype=torch.float64, device=self.device)
-        batches = self.samples.train_batches(
+        self._losses.zero_()
+        self._optimizer.restart()
+        scale = LossScale(config.amp == "fp16")
+        training = Training(self, local, self._optimizer, self._losses, filtering, scale)
+        draws = self.samples.train_draws(
             self.partition[client],
             self.epochs(purpose),
             config.batch_size,
             generator(*purpose, "data"),
         )
-        optimizer = Optimizer(config, (flat.size,), self.device)
-        for number, (x, y) in enumerate(batches, start=1):
-            local.backward = partial(self._backward, x, y, masks + number, scale)
-            losses += self.method.gradient(local)
-            if scale.unscale_(flat.grads):
-                optimizer.before_filter_(flat.grads)
-                local.filter_()
-                self.step(local, optimizer)
+        for training.batches, drawn in enumerate(draws, start=1):
+            replayed = self.graphs.replay(training, round_number, drawn)
+            if replayed or training.step(drawn, masks + training.batches):
+                local.steps += 1
         self.method.finish(local)
-        board.results[row].copy_(flat.weights)
-        for name, vector in kept.items():
-            vector.copy_(local.state[name])
-        board.buffer_results[row].copy_(flat.read_buffers())
-        loss = float(losses) / number
-        return ClientResult(
-            client=client,
-            steps=local.steps,
-            lr_sum=local.lr_sum,
-            loss=loss,
-            finite=math.isfinite(loss) and bool(torch.isfinite(flat.weights.sum())),
-            filter_seconds=filtering.total(),
-            seconds=time.perf_counter() - begun,
-        )
+        return training
+
+    def _receive(self, name: str, vector: Tensor) -> Tensor:
+        """Copy a vector to the device, always to the same place: graphs read it there."""
+        if self.device.type == "cpu":
+            return vector
+        if name not in self._received:
+            self._received[name] = torch.empty_like(vector, device=self.device)
+        return self._received[name].copy_(vector.pin_memory(), non_blocking=True)
 
     def epochs(self, purpose: tuple[int, str, int, int]) -> int:
         """Local epochs of a client in a round: those of the setting, or drawn from its range."""
@@ -236,15 +314,15 @@ class ClientRunner:
             return fewest
         return int(torch.randint(fewest, most + 1, (), generator=generator(*purpose, "epochs")))
 
-    def _backward(self, x: Tensor, y: Tensor, seed: int, scale: LossScale) -> Tensor:
+    def backward(self, x: Tensor, y: Tensor, seed: int, scale: LossScale) -> Tensor:
         """Gradient of a batch at the current weights; the same dropout masks for the same seed."""
-        # torch's own function also notes the whole call stack, for devices that are not there
-        on_cpu = x.device.type == "cpu"
-        (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(seed)
-        self.flat.grads.zero_()
+        if not capturing(self.device):
+            # torch's own function also notes the whole call stack, for devices that are not there
+            on_cpu = self.device.type == "cpu"
+            (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(seed)
         with self._autocast():
             loss = F.cross_entropy(self._forward(x), y)
-        (loss if scale.value == 1.0 else loss * scale.value).backward()
+        self.flat.write_grads(loss if scale.value == 1.0 else loss * scale.value)
         return loss.detach()
 
     def _filter(self, stopwatch: Stopwatch) -> None:
@@ -271,7 +349,6 @@ class ClientRunner:
         g.add_(w, alpha=config.weight_decay)
         optimizer.after_filter_(g)
         w.add_(g, alpha=-local.lr)
-        local.steps += 1
 
     def _clip_(self, g: Tensor) -> None:
         """Bound each client's norm without asking for its value, which would stall a GPU."""
@@ -280,21 +357,29 @@ class ClientRunner:
             g.mul_((self.config.clip / (norm + 1e-6)).clamp_(max=1.0))
 
     @torch.inference_mode()
-    def score(self, part: str, start: int, stop: int) -> tuple[list[int], float]:
-        """Right answers (1 or 0) and summed loss of the board's scored model on some samples."""
+    def score(self, part: str, start: int, stop: int) -> tuple[list[int], list[float]]:
+        """Right answers (1 or 0) and summed loss of each batch of the board's scored model."""
         self.flat.model.eval()
-        if part == "test":
-            x, y = self.samples.test_batch(start, stop)
-        else:
-            x, y = self.samples.train_batch(self.held_out[start:stop])
-        with self._autocast():
-            logits = self.flat.model(x).float()
-        loss = F.cross_entropy(logits, y, reduction="sum")
-        return (logits.argmax(1) == y).int().tolist(), float(loss)
+        size = self.config.samples_scored_at_once
+        right, losses = [], []
+        for first in range(start, stop, size):
+            last = min(first + size, stop)
+            if part == "test":
+                x, y = self.samples.test_batch(first, last)
+            else:
+                x, y = self.samples.train_batch(self.held_out[first:last])
+            with self._autocast():
+                logits = self.flat.model(x).float()
+            losses.append(F.cross_entropy(logits, y, reduction="sum"))
+            right.append(logits.argmax(1) == y)
+        answers = to_host(torch.cat(right).int()), to_host(torch.stack(losses))
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        return answers[0].tolist(), answers[1].tolist()
 
     def load_scored(self) -> None:
         """Make the board's scored model the current one."""
-        self.flat.weights.copy_(self.board.scored)
+        self.flat.weights.copy_(to_device(self.board.scored, self.device))
         self.flat.write_buffers(self.board.buffers)
 
 

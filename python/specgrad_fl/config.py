@@ -206,21 +206,32 @@ class Config:
             choices=("server", "active_mean"),
             name="eval_target",
         ),
-        batch=limits(100, "batch size of the evaluation", low=1, name="eval_batch"),
+        batch=limits(
+            100,
+            "batch size of the evaluation, on a GPU ten times as large",
+            low=1,
+            name="eval_batch",
+        ),
     )
     target: float = setting(
         0.0, "accuracy for rounds-to-target; 0 for none", low=0, high=1, share=True
     )
 
-    device: str = setting("cpu", "torch device, such as cpu or cuda:0")
+    device: str = setting(
+        "cpu", "torch device, such as cpu or cuda:0; cuda:0,cuda:1 is a process for each"
+    )
     workers: int = setting(
-        0, "client processes on the CPU; 1 is this process, 0 is one for each core", low=0
+        0,
+        "client processes on the CPU; 1 is this process, 0 is one for each core; on a GPU clients "
+        "that are trained at once, 0 is one",
+        low=0,
     )
     machine_options: Options = table(
         "options of this machine, as key=value",
         threads=limits(1, "torch threads of each worker", low=1, high=1024),
         channels_last=limits(True, "memory order of images and activations"),
         compile=limits(False, "torch.compile the model"),
+        graphs=limits(True, "replay the steps of a client as CUDA graphs, where that is possible"),
         stack=limits(
             "1",
             "clients that are trained as one batch of models: 1 for one after the other, a number, "
@@ -298,6 +309,16 @@ class Config:
     def clients_in_a_stack(self) -> int:
         """Number of clients trained at once; 1 for an ``auto`` that no trial has replaced yet."""
         return 1 if self.stack == "auto" else int(self.stack)
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that train clients, a process on each if there are several."""
+        return self.device.split(",")
+
+    @property
+    def samples_scored_at_once(self) -> int:
+        """Batch size of the evaluation on the configured device."""
+        return self.eval_batch * (10 if self.device.startswith("cuda") else 1)
 
     @property
     def own_code(self) -> dict[str, str]:

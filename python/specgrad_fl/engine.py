@@ -26,7 +26,7 @@ from specgrad_fl.results import client_statistics
 from specgrad_fl.runs import RunDirectory, RunState
 from specgrad_fl.seeding import generator
 from specgrad_fl.storage import ClientRounds, ClientStates
-from specgrad_fl.vectors import FlatModel, SharedVectors, TensorShapes
+from specgrad_fl.vectors import FlatModel, SharedVectors, TensorShapes, to_device
 
 # an executor for clients on other machines, which keep their own state
 RemoteExecutor = Callable[
@@ -371,10 +371,12 @@ class Engine:
         if accuracy <= self.state.best_accuracy:
             return
         self.state.best_accuracy, self.state.best_round = accuracy, done
-        self.flat.weights.copy_(self.board.scored)
+        self.flat.weights.copy_(to_device(self.board.scored, self.flat.weights.device))
         self.flat.write_buffers(self.board.buffers)
         facts = {"round": done, "accuracy": accuracy, "chosen_on": CHOSEN_ON[chosen_on]}
-        whole = {k: v.detach().clone() for k, v in self.flat.model.state_dict().items()}
+        weights = self.flat.named(self.board.scored)  # here already, wherever the model is
+        rest = self.flat.model.state_dict().items()
+        whole = {k: weights[k] if k in weights else v.detach().clone() for k, v in rest}
         self.state.best_digest = storage.save_tensors(self.run.best_path, whole, facts)
 
     def final_scores(self) -> Record:

@@ -1,4 +1,4 @@
-"""Where clients run: in this process, or in worker processes. The results are the same."""
+"""Where clients run: here, on streams of a GPU, or in worker processes. Results are the same."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import accumulate
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,6 +58,7 @@ class Executor:
 
     board: SharedVectors
     processes = 1
+    _runners: Sequence[ClientRunner] = ()
 
     def __init__(
         self, blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, layout: TensorShapes
@@ -64,6 +66,7 @@ class Executor:
         self._config, self._arrays = blueprint.config, arrays
         self.board = SharedVectors(private(layout))
         self._runner = building.build_runner(blueprint, arrays, flat, self.board)
+        self._runners = [self._runner]
 
     def start(self) -> None:
         """Start what trains the clients, where that is not here already."""
@@ -87,20 +90,24 @@ class Executor:
 
     def remarks(self) -> dict[str, Any]:
         """Additions to the record of the last round."""
-        return {}
+        steps = [r.graphs.remark() for r in self._runners if r.device.type == "cuda"]
+        return {"steps": steps} if steps else {}
 
     def score(self, part: str = "test") -> Score:
         """Evaluate the board's scored model on all samples of ``test`` or ``held_out``."""
         self._load_scored()
         count = len(self._arrays["test_y" if part == "test" else part])
-        size = self._config.eval_batch
-        pieces = [(part, start, start + size) for start in range(0, count, size)]
         right: list[int] = []
         loss = 0.0
-        for piece_right, piece_loss in self._each("score", pieces):
+        for piece_right, losses in self._each("score", self._pieces(part, count)):
             right += piece_right
-            loss += piece_loss
+            for each in losses:
+                loss += each
         return Score(right, loss / count)
+
+    def _pieces(self, part: str, count: int) -> list[tuple[str, int, int]]:
+        """Ranges of samples that are scored by one call each."""
+        return [(part, 0, count)]
 
     def memory(self) -> list[float]:
         """Peak memory of each process besides this one, in MiB."""
@@ -117,11 +124,45 @@ class Executor:
         return [getattr(self._runner, method)(*arguments) for arguments in calls]
 
 
+class Streams(Executor):
+    """Several clients at once on one GPU: a runner with a model of its own on each stream."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        arrays: dict[str, Tensor],
+        flat: FlatModel,
+        layout: TensorShapes,
+        streams: int,
+    ) -> None:
+        super().__init__(blueprint, arrays, flat, layout)
+        models = [building.build_model(blueprint) for _ in range(streams - 1)]
+        self._runners = [self._runner, *(replace(self._runner, flat=each) for each in models)]
+
+    def _each(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        if method != "train":
+            return super()._each(method, calls)
+        results: list[list[ClientResult]] = [[] for _ in calls]
+        queued: deque[tuple[int, Callable[[], ClientResult]]] = deque()
+        free = deque(self._runners)
+        for place, (round_number, lr, clients, rows) in enumerate(calls):
+            for client, row in zip(clients, rows, strict=True):
+                if len(queued) == len(free):  # the next runner is that of the oldest client
+                    earlier, end = queued.popleft()
+                    results[earlier].append(end())
+                queued.append((place, free[0].begin(round_number, lr, client, row)))
+                free.rotate(-1)
+        for place, end in queued:
+            results[place].append(end())
+        peak = machine.peak_mib()
+        return [[replace(result, peak_mib=peak) for result in chunk] for chunk in results]
+
+
 class Workers(Executor):
     """A pool of processes that share the arrays and the board through mapped files.
 
     The next free worker takes the next clients, largest first. Which worker trains a client has no
-    influence on its result.
+    influence on its result. Several devices have a process each.
     """
 
     def __init__(
@@ -144,7 +185,11 @@ class Workers(Executor):
             self.board = SharedVectors(shared)
             self._pool.start()
             order = {"folder": str(folder), "layout": layout, "path": sys.path}
-            self._pool.tell_all({"blueprint": asdict(self._blueprint), **order})
+            devices = cycle(self._config.devices)
+            self._pool.tell_each(
+                {"blueprint": asdict(_on(self._blueprint, device)), **order}
+                for _, device in zip(range(self.processes), devices, strict=False)
+            )
         except BaseException:
             self.close()
             raise
@@ -154,7 +199,11 @@ class Workers(Executor):
             claim.close()
 
     def _load_scored(self) -> None:
-        self._pool.tell_all({"load_scored": []})
+        self._pool.tell_each([{"load_scored": []}] * self.processes)
+
+    def _pieces(self, part: str, count: int) -> list[tuple[str, int, int]]:
+        size = self._config.samples_scored_at_once
+        return [(part, start, min(start + size, count)) for start in range(0, count, size)]
 
     def _each(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         answers: dict[int, Any] = {}
@@ -242,9 +291,19 @@ def choose(
     """The executor for a configuration, with as many processes as it means on this machine."""
     config = blueprint.config
     processes = machine.processes(config)
+    if len(config.devices) > 1:
+        return Workers(blueprint, arrays, layout, len(config.devices))
+    if flat.weights.device.type == "cuda":
+        streams = 1 if config.clients_in_a_stack > 1 else max(1, config.workers)
+        return Streams(blueprint, arrays, flat, layout, streams)
     if processes == 1 or config.device != "cpu":
         return Executor(blueprint, arrays, flat, layout)
     return Workers(blueprint, arrays, layout, processes)
+
+
+def _on(blueprint: Blueprint, device: str) -> Blueprint:
+    """The same parts on one of several devices."""
+    return replace(blueprint, config=blueprint.config.replace(device=device))
 
 
 def _runner(order: Message) -> ClientRunner:

@@ -109,9 +109,9 @@ def peak_mib() -> float:
 
 
 def device_of(config: Config) -> torch.device:
-    """The configured device, once it is known to work."""
+    """The configured device, the first of several, once it is known to work."""
     try:
-        device = torch.device(config.device)
+        device = torch.device(config.devices[0])
         torch.zeros(1, device=device).item()
         # the same seed must give the same bits on a GPU too, and float32 means float32
         torch.backends.cudnn.deterministic = True
@@ -146,7 +146,7 @@ def _amp_failure(dtype: str) -> str:
 
 def check_amp(config: Config) -> None:
     """Try mixed precision in a process of its own: some CPUs announce what they cannot run."""
-    if config.amp == "off" or torch.device(config.device).type != "cpu":
+    if config.amp == "off" or torch.device(config.devices[0]).type != "cpu":
         return
     reason = _amp_failure(str(AMP_DTYPES[config.amp]).removeprefix("torch."))
     if reason:

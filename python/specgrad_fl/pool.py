@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
@@ -137,9 +137,9 @@ class Pool:
             raise RuntimeError(f"worker {number} failed:\n{reply['crash']}")
         return reply
 
-    def tell_all(self, order: Message) -> None:
-        """The same order to every child, and all answers."""
-        for number in range(self.count):
+    def tell_each(self, orders: Iterable[Message]) -> None:
+        """Give every child its order, and take all answers."""
+        for number, order in enumerate(orders):
             self._send(number, order)
         for number in range(self.count):
             self._receive(number)

@@ -13,6 +13,8 @@ import torch
 from specgrad_data import Dataset
 from torch import Tensor
 
+from specgrad_fl.vectors import to_device
+
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
 
 
@@ -68,7 +70,12 @@ def prepared(samples: Tensor, kind: Format) -> Tensor:
 
 
 class Samples:
-    """Training and test samples on a device."""
+    """Training and test samples on a device.
+
+    A batch is *drawn* on the host and *gathered* on the device. What is drawn is ``int64 [1, B]``,
+    the indices of samples, or ``[3, B]`` with the number of each sample's crop of rows and of its
+    crop and direction of columns.
+    """
 
     def __init__(self, kind: Format, arrays: dict[str, Tensor], device: torch.device) -> None:
         self.kind = kind
@@ -82,22 +89,36 @@ class Samples:
             self._scale = (1 / (255 * std)).to(device)
             self._shift = (-mean / std).to(device)
             self._pixels = self.train_x.view(-1, kind.shape[0])
+            self._rows, self._rows_inside = self._crops(kind.shape[1], kind.shape[2])
+            forth, inside = self._crops(kind.shape[2], 1)
+            mirrored = kind.shape[2] - 1 - forth if kind.flip else forth[:0]
+            self._columns = torch.cat([forth, mirrored])
+            self._columns_inside = torch.cat([inside, inside[: len(mirrored)]])
+
+    def _crops(self, size: int, stride: int) -> tuple[Tensor, Tensor]:
+        """Places along one axis for each offset ``[2 pad + 1, size]``, and which are inside.
+
+        A pixel from outside is the zero that padding after normalisation would give.
+        """
+        pad = self.kind.pad
+        places = torch.arange(-pad, pad + 1)[:, None] + torch.arange(size)
+        inside = (places >= 0) & (places < size)
+        return (places.clamp_(0, size - 1) * stride).to(self.device), inside.to(self.device)
+
+    def train_draws(
+        self, indices: Tensor, epochs: int, batch_size: int, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Draw the batches of one client: every epoch in a new order and newly augmented."""
+        for _ in range(epochs):
+            drawn = self._draw(len(indices), generator)
+            drawn[0] = indices[drawn[0]]
+            yield from to_device(drawn, self.device).split(batch_size, 1)
 
     def train_batches(
         self, indices: Tensor, epochs: int, batch_size: int, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of one client: every epoch in a new order and newly augmented."""
-        count = len(indices)
-        for _ in range(epochs):
-            order = self._to_device(indices[torch.randperm(count, generator=generator)])
-            draws = None
-            if self._augments:
-                flip, offsets = self._draws(count, generator)
-                draws = self._to_device(flip), self._to_device(offsets)
-            for start in range(0, count, batch_size):
-                part = slice(start, start + batch_size)
-                chosen = order[part]
-                yield self._images(chosen, draws, part), self.train_y[chosen]
+        """Batches of one client, as they are trained."""
+        return map(self.gather, self.train_draws(indices, epochs, batch_size, generator))
 
     def stacked_batches(
         self,
@@ -112,24 +133,22 @@ class Samples:
         and labels ``[K, B, ...]`` and the samples that count in each row ``[K]``; what follows
         them in a short batch repeats its last sample.
         """
-        orders, flips, offsets = [], [], []
-        for indices, often, generator in zip(held, epochs, generators, strict=True):
-            for _ in range(often):
-                orders.append(torch.randperm(len(indices), generator=generator))
-                if self._augments:
-                    flip, offset = self._draws(len(indices), generator)
-                    flips.append(flip)
-                    offsets.append(offset)
+        drawn = torch.cat(
+            [
+                self._draw(len(indices), generator)
+                for indices, often, generator in zip(held, epochs, generators, strict=True)
+                for _ in range(often)
+            ],
+            1,
+        )
         counts, times = torch.tensor([len(each) for each in held]), torch.tensor(epochs)
         # all samples in the order of their use: clients one after the other, and their epochs
         shift = (counts.cumsum(0) - counts).repeat_interleave(counts * times)
-        used = self._to_device(torch.cat(held)[torch.cat(orders) + shift])
+        drawn[0] = torch.cat(held)[drawn[0] + shift]
+        drawn = to_device(drawn, self.device)
         first = (counts * times).cumsum(0) - counts * times
         batches = counts.add(batch_size - 1).div_(batch_size, rounding_mode="floor")
         steps = batches * times
-        draws = None
-        if self._augments:
-            draws = self._to_device(torch.cat(flips)), self._to_device(torch.cat(offsets, 1))
         for step in range(int(steps.max())):
             going = slice(int((steps > step).sum()))
             count, start = counts[going], step % batches[going] * batch_size
@@ -137,62 +156,49 @@ class Samples:
             within = start[:, None] + torch.arange(int(there.max()))
             before = first[going] + step // batches[going] * count
             places = before[:, None] + torch.minimum(within, count[:, None] - 1)
-            flat = self._to_device(places.flatten())
-            chosen = used[flat]
-            drawn = None if draws is None else (draws[0][flat], draws[1][:, flat])
-            x, y = self._images(chosen, drawn, slice(None)), self.train_y[chosen]
+            x, y = self.gather(drawn[:, to_device(places.flatten(), self.device)])
             yield (
                 x.unflatten(0, places.shape),
                 y.unflatten(0, places.shape),
-                self._to_device(there),
+                to_device(there, self.device),
             )
 
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Training samples as they are, never augmented."""
-        chosen = indices.to(self.device)
+        chosen = to_device(indices, self.device)
         return self._prepared(self.train_x[chosen]), self.train_y[chosen]
 
     def test_batch(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Test samples ``start`` to ``stop``, never augmented."""
         return self._prepared(self.test_x[start:stop]), self.test_y[start:stop]
 
-    @property
-    def _augments(self) -> bool:
-        return bool(self.kind.pad or self.kind.flip)
+    def _draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """An order of ``count`` samples, and the crop and direction of each if they are augmented.
 
-    def _draws(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Column direction and offset of each sample: ``flip [n]``, ``(dy, dx) [2, n]``."""
-        pad = self.kind.pad
+        Half of the samples are mirrored, and half of them moved by up to ``pad`` pixels.
+        """
+        order, pad = torch.randperm(count, generator=generator), self.kind.pad
+        if not (pad or self.kind.flip):
+            return order[None]
         flip = torch.rand(count, generator=generator) < 0.5
         crop = torch.rand(count, generator=generator) < 0.5
         offsets = torch.randint(0, 2 * pad + 1, (2, count), generator=generator) - pad
-        if not self.kind.flip:
-            flip.zero_()
-        return flip, offsets * crop
+        rows, columns = offsets * crop + pad
+        return torch.stack([order, rows, columns + flip * self.kind.flip * (2 * pad + 1)])
 
-    def _to_device(self, numbers: Tensor) -> Tensor:
-        """Copy to the device (pinned, non-blocking on CUDA)."""
-        if self.device.type != "cuda":
-            return numbers.to(self.device)
-        return numbers.pin_memory().to(self.device, non_blocking=True)
-
-    def _images(self, chosen: Tensor, draws: tuple[Tensor, Tensor] | None, part: slice) -> Tensor:
-        if draws is None:
-            return self._prepared(self.train_x[chosen])
+    def gather(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples and labels of a batch, from what was drawn."""
+        chosen = drawn[0]
+        if len(drawn) == 1:
+            return self._prepared(self.train_x[chosen]), self.train_y[chosen]
         channels, height, width = self.kind.shape
-        flip, (dy, dx) = draws[0][part, None], draws[1][:, part, None]
-        rows = torch.arange(height, device=self.device) + dy
-        columns = torch.arange(width, device=self.device) + dx
-        # a pixel from outside is the zero that padding after normalisation would give
-        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[
-            :, None, :
-        ]
-        columns = torch.where(flip, width - 1 - columns, columns).clamp_(0, width - 1)
-        rows.clamp_(0, height - 1)
-        place = (chosen[:, None] * height + rows)[:, :, None] * width + columns[:, None, :]
+        _, rows, columns = drawn
+        lines = torch.add(self._rows[rows], chosen[:, None], alpha=height * width)
+        place = lines[:, :, None] + self._columns[columns][:, None, :]
+        inside = self._rows_inside[rows][:, :, None] & self._columns_inside[columns][:, None, :]
         gathered = self._pixels.index_select(0, place.flatten())
         pixels = self._normalised(gathered.view(*place.shape, channels))
-        return self._ordered(pixels.mul_(inside[..., None]))
+        return self._ordered(pixels.mul_(inside[..., None])), self.train_y[chosen]
 
     def _prepared(self, raw: Tensor) -> Tensor:
         return self._ordered(self._normalised(raw)) if self.kind.shape else raw.long()

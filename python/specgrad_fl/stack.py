@@ -122,6 +122,7 @@ class _Stack:
         optimizer.before_filter_(local.g)
         local.filter_()
         runner.step(local, optimizer)
+        local.steps += 1
         return losses
 
     def _backward(self, x: Tensor, y: Tensor, counts: Tensor) -> Tensor:

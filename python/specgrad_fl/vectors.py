@@ -16,6 +16,24 @@ from torch import Tensor, nn
 from specgrad_fl.errors import RunError
 
 
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; on a GPU through page-locked memory, without waiting."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """Begin a copy to page-locked memory, whole once its stream is waited for.
+
+    On a CPU it is the tensor itself.
+    """
+    if tensor.device.type != "cuda":
+        return tensor
+    there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return there.copy_(tensor, non_blocking=True)
+
+
 class FlatModel:
     """Binds ``model`` to the vectors ``weights`` and ``grads``, float32 of length ``size``.
 
@@ -66,6 +84,13 @@ class FlatModel:
             for name, segment in self.segments.items()
         }
 
+    def write_grads(self, loss: Tensor) -> None:
+        """Put the gradient of ``loss`` into ``grads``; zero for parameters that it does not use."""
+        named = list(self._named.values())
+        parts = torch.autograd.grad(loss, named, materialize_grads=True)
+        # one copy of all of them; `backward()` would add each to zeros
+        torch.cat([part.reshape(-1) for part in parts], out=self.grads)
+
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Copies of the segments of ``vector``, by parameter name."""
         return {name: self._view(vector, name).clone() for name in self.segments}
@@ -78,13 +103,14 @@ class FlatModel:
         return vector
 
     def read_buffers(self) -> Tensor:
-        """All buffers, such as running statistics, as one float64 vector on the CPU."""
-        parts = [b.detach().to("cpu", torch.float64).flatten() for b in self._buffers.values()]
+        """All buffers, such as running statistics, as one float64 vector on their device."""
+        parts = [b.detach().to(torch.float64).flatten() for b in self._buffers.values()]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def write_buffers(self, values: Tensor) -> None:
         """The inverse of :meth:`read_buffers`; whole numbers are rounded to the nearest."""
-        parts = values.split([buffer.numel() for buffer in self._buffers.values()])
+        there = to_device(values, self.weights.device)
+        parts = there.split([buffer.numel() for buffer in self._buffers.values()])
         for buffer, part in zip(self._buffers.values(), parts, strict=True):
             part = part.view(buffer.shape)
             buffer.copy_(part if buffer.dtype.is_floating_point else part.round())

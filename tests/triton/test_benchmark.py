@@ -7,6 +7,7 @@ import torch
 from triton_tools.lists import MODELS
 
 bench_gpu = pytest.importorskip("benchmarks.bench_gpu", reason="run from the source tree")
+gpu_check = pytest.importorskip("benchmarks.gpu_check", reason="run from the source tree")
 
 
 def test_the_model_has_the_filtered_layers():
@@ -88,3 +89,37 @@ def test_without_a_tool_the_driver_is_unknown(monkeypatch):
 def test_without_a_gpu_it_says_so(capsys):
     assert bench_gpu.main([]) == 2
     assert "needs a GPU" in capsys.readouterr().err
+
+
+def test_rounds_are_measured_each_way(monkeypatch):
+    pytest.importorskip("specgrad_fl")
+    from pretended import second_gpu
+
+    small = {"model": "resnet8", "batch_size": 5, "epochs": 1, "rounds": 2, "active": 2}
+    with second_gpu(monkeypatch):
+        found = gpu_check.rounds("cuda:1", 100, filter_backend="torch", eval_every=2, **small)
+    assert found["steps, eager"] == ["0 replayed as CUDA graphs, 4 eager: graphs is false"]
+    assert found["steps, graphs"] == ["4 replayed as CUDA graphs, 0 eager"]
+    assert len(found["steps, graphs on four streams"]) == 4
+    assert all(found[f"round of 500 steps, {way}"] > 0 for way in gpu_check.WAYS)
+
+
+def test_a_part_that_fails_is_on_the_page():
+    def broken():
+        raise RuntimeError("no driver")
+
+    found = {"gpu": {"name": "T4"}, "report": "as it is", "checks that failed": 2}
+    found |= gpu_check.attempt("rounds", broken)
+    page = gpu_check.page(found)
+    assert "- error in rounds: no driver" in page
+    assert "| checks that failed | 2 | 0 |" in page
+    assert "| round of 500 steps, eager | not measured | 4 to 7 | s |" in page
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would measure")
+def test_without_a_gpu_the_check_is_one_sentence(capsys):
+    from specgrad_kernels.__main__ import main
+
+    assert main(["gpu"]) == 2
+    assert capsys.readouterr().err == ("There is no GPU here that this build of PyTorch can use.\n")
+    assert gpu_check.main([]) == 2

@@ -58,8 +58,10 @@ class FedDyn(Method):
         return self.options.alpha / share
 
     def correction(self, local: Local) -> Tensor:
-        pull = self.pull(local.client).to(local.w)
-        return (local.w - local.start).add_(local.state["h"]).mul_(pull)
+        pull = self.pull(local.client).to(local.w.dtype)
+        # of one client a plain number: a copy of it to the GPU would be waited for
+        factor = pull.to(local.w.device) if pull.dim() else float(pull)
+        return (local.w - local.start).add_(local.state["h"]).mul_(factor)
 
     def finish(self, local: Local) -> None:
         local.state["h"].add_(local.w - local.start)
