@@ -1,7 +1,8 @@
 """Measure all contenders in turn: ``make bench-peers``, or ``python -m benchmarks.peers.run``.
 
 Every contender is started once and stays. A turn is one round of each, in an order that shifts
-from turn to turn; while one trains, the others wait. The first turn warms up and is not counted.
+from turn to turn; while one trains, the others wait. The first two turns warm up and are not
+counted (after its first round this trainer draws how the data are divided).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ KEPT_MALLOC = {
     "MALLOC_TOP_PAD_": str(64 * 2**20),
 }
 TUNED = ", tuned"
+WARM = 2
 # of the largest weight: rounding after one round
 SAME = 1e-5
 
@@ -119,11 +121,11 @@ def measure(workload: str, names: Sequence[str], turns: int) -> dict[str, dict[s
             started[name] = one
             rows[name] = {"wall": [], "cpu": [], "start": one.seconds_to_start}
         order = list(started)
-        for turn in range(turns + 1):
+        for turn in range(turns + WARM):
             for name in order:
                 wall, cpu = started[name].turn()
                 print(f"{workload}: {name} {wall:.3f} s", file=sys.stderr, flush=True)
-                if turn:
+                if turn >= WARM:
                     rows[name]["wall"].append(wall)
                     rows[name]["cpu"].append(cpu)
             order = [*order[1:], order[0]]

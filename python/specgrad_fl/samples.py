@@ -6,7 +6,7 @@ pads through its indices, and comes out as floats in ``channels_last`` order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -104,7 +104,7 @@ class Samples:
         held: list[Tensor],
         epochs: list[int],
         batch_size: int,
-        generators: list[torch.Generator],
+        generators: Iterable[torch.Generator],
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches of several clients at once, each of them as of :meth:`train_batches`.
 
@@ -113,14 +113,15 @@ class Samples:
         them in a short batch repeats its last sample.
         """
         orders, flips, offsets = [], [], []
-        for indices, often, generator in zip(held, epochs, generators, strict=True):
+        sizes, augments = [len(each) for each in held], self._augments
+        for size, often, generator in zip(sizes, epochs, generators, strict=True):
             for _ in range(often):
-                orders.append(torch.randperm(len(indices), generator=generator))
-                if self._augments:
-                    flip, offset = self._draws(len(indices), generator)
+                orders.append(torch.randperm(size, generator=generator))
+                if augments:
+                    flip, offset = self._draws(size, generator)
                     flips.append(flip)
                     offsets.append(offset)
-        counts, times = torch.tensor([len(each) for each in held]), torch.tensor(epochs)
+        counts, times = torch.tensor(sizes), torch.tensor(epochs)
         # all samples in the order of their use: clients one after the other, and their epochs
         shift = (counts.cumsum(0) - counts).repeat_interleave(counts * times)
         used = self._to_device(torch.cat(held)[torch.cat(orders) + shift])
@@ -178,7 +179,7 @@ class Samples:
 
     def _images(self, chosen: Tensor, draws: tuple[Tensor, Tensor] | None, part: slice) -> Tensor:
         if draws is None:
-            return self._prepared(self.train_x[chosen])
+            return self._prepared(self.train_x.index_select(0, chosen))
         channels, height, width = self.kind.shape
         flip, (dy, dx) = draws[0][part, None], draws[1][:, part, None]
         rows = torch.arange(height, device=self.device) + dy
