@@ -49,7 +49,7 @@ class Way:
     environment: str
     module: str
     processes: int = 1
-    trainer: str = ""
+    variant: str = ""
 
     def command(self, workload: str, tuned: bool) -> list[str]:
         python = ENVIRONMENTS / self.environment / "bin" / "python" if self.environment else None
@@ -60,12 +60,12 @@ class Way:
         return [*words, f"benchmarks.peers.{self.module}", *layout, workload]
 
     def variables(self, workload: str, tuned: bool) -> dict[str, str]:
-        several = self.processes > 1 or self.trainer in ("threads", "processes")
+        several = self.processes > 1 or self.variant in ("threads", "processes")
         threads = 1 if several else WORKLOADS[workload].threads
         return {
             "OMP_NUM_THREADS": str(threads),
             "PYTHONPATH": str(machine.ROOT),
-            "BLAZEFL_TRAINER": self.trainer,
+            "PEER_VARIANT": self.variant,
             "RAY_worker_niceness": "0",  # or its workers would give way to all other processes
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -75,13 +75,14 @@ class Way:
 
 WAYS = {
     OURS: Way("", "with_specgrad"),
-    LOOP: Way("", "with_loop"),
+    LOOP: Way("", "with_loop", variant="plain"),
+    "bare loop": Way("", "with_loop", variant="bare"),
     "pfl": Way("pfl", "with_pfl", CORES),
     "pfl, one process": Way("pfl", "with_pfl"),
     "Flower": Way("flower", "with_flower"),
-    "BlazeFL": Way("blazefl", "with_blazefl", trainer="base"),
-    "BlazeFL, threads": Way("blazefl", "with_blazefl", trainer="threads"),
-    "BlazeFL, processes": Way("blazefl", "with_blazefl", trainer="processes"),
+    "BlazeFL": Way("blazefl", "with_blazefl", variant="base"),
+    "BlazeFL, threads": Way("blazefl", "with_blazefl", variant="threads"),
+    "BlazeFL, processes": Way("blazefl", "with_blazefl", variant="processes"),
 }
 PACKAGES = {"pfl": "pfl", "flower": "flwr", "blazefl": "blazefl"}
 

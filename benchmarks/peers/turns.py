@@ -108,13 +108,8 @@ class Contender:
         return found
 
     def mib(self) -> float:
-        """Memory of all its processes now, shared pages divided among those who share them."""
-        total = 0
-        for process in _family(self._process.pid):
-            with contextlib.suppress(OSError):  # it has just ended
-                text = Path(f"/proc/{process}/smaps_rollup").read_text()
-                total += int(text.split("Pss:")[1].split()[0])
-        return total / 1024
+        """Memory of all its processes now."""
+        return mib_of(self._process.pid)
 
     def _cpu(self) -> float:
         ticks = 0
@@ -135,19 +130,44 @@ class Contender:
         self._done.close()
 
 
+def age() -> float:
+    """Seconds since this process was started, its imports included."""
+    started = int(_stat(os.getpid())[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+
+
+def mib_of(root: int | str = "self") -> float:
+    """Memory of a process and its descendants; shared pages count once."""
+    total = 0
+    for process in _family(root):
+        with contextlib.suppress(OSError):  # it has just ended
+            text = Path(f"/proc/{process}/smaps_rollup").read_text()
+            total += int(text.split("Pss:")[1].split()[0])
+    return total / 1024
+
+
+def written_by(root: int | str = "self") -> int:
+    """Bytes that a process and its descendants have written to files and pipes so far."""
+    total = 0
+    for process in _family(root):
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{process}/io").read_text().split("wchar:")[1].split()[0])
+    return total
+
+
 def _stat(process: int) -> list[str]:
     """Fields of ``/proc/PID/stat`` after the name; the second is the parent."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
-def _family(root: int) -> list[int]:
-    """A process and all its descendants."""
+def _family(root: int | str) -> list[int]:
+    """A process and all its descendants; ``self`` is this one."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with contextlib.suppress(OSError):
                 children.setdefault(int(_stat(int(path.name))[1]), []).append(int(path.name))
-    found = [root]
+    found = [os.getpid() if root == "self" else int(root)]
     for process in found:
         found += children.get(process, ())
     return found

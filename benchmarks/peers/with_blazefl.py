@@ -107,7 +107,7 @@ def main() -> None:
     workload = turns.workload
     data = Data(turns.name, turns.channels_last)
     batches(turns.name, turns.channels_last)
-    trainer = trainer_of(turns, data, os.environ["BLAZEFL_TRAINER"])
+    trainer = trainer_of(turns, data, os.environ["PEER_VARIANT"])
     server = FedAvgBaseServerHandler(
         Selector(turns.name), Model.ONLY, data, ROUNDS, workload.clients, 1.0, "cpu",
         workload.batch, 0,
