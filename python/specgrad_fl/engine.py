@@ -222,7 +222,7 @@ class Engine:
         clients = draw_clients(config, config.clients, number)
         for name in self.method.sent_vectors:
             self.board.sent[name].copy_(self.server[name])
-        for row, client in enumerate(clients):
+        for row, client in enumerate(clients if self.board.states else ()):
             for name, vector in self.states.get(client).items():
                 self.board.states[name][row].copy_(vector)
         reports = self.executor.train(number, lr, clients)
