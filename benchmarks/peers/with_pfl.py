@@ -61,9 +61,7 @@ def main() -> None:
 
     module.loss = MethodType(loss, module)
     module.metrics = MethodType(lambda self, x, y: {}, module)
-    model = PyTorchModel(
-        module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)
-    )
+    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     # each user's samples as one tensor, of which pfl makes the batches
     users: list[Any] = []
     for batches in workload.batches(turns.channels_last):

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from specgrad_fl import Config, train
 from safetensors.torch import load_file
+from specgrad_fl import Config, train
 from torch import nn
 
 from benchmarks import growth
