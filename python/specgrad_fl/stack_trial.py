@@ -23,8 +23,7 @@ from specgrad_fl.vectors import SharedVectors, private
 # numbers of clients that `auto` tries, and the memory that weights and gradients of one may take
 SIZES = (16, 64, 256)
 MOST_BYTES = 2**28
-# of the time of single clients or of a smaller stack, that of a stack must be at most this to be
-# chosen: the other processes, which a trial does not see, need caches and memory too
+# of the time of single clients, that of a stack must be at most this to be chosen
 WORTH = 0.8
 # of the norm of a step: far above rounding, far below the part of a sample
 SAME = 1e-3
@@ -144,11 +143,11 @@ class _Trial:
             taken = self._seconds(self._stacked, size)
             if taken >= least:
                 break
-            best, least = size, WORTH * taken
+            best, least = size, taken
         told = f"{1e3 * single:.2f} ms a step one by one"
         if best == 1:
             return 1, f"that is as fast ({told})"
-        return best, f"{1e3 * least / WORTH:.2f} ms a step instead of {told}"
+        return best, f"{1e3 * least:.2f} ms a step instead of {told}"
 
     def _seconds(self, runner: ClientRunner, count: int) -> float:
         """Least seconds for a client and step, of three trials."""
