@@ -162,6 +162,25 @@ bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.run $(BENCH)
 	$(BIN)/python -m benchmarks.plot
 
+# Other simulators on the same rounds, each in an environment of its own: docs/peers.md. All have the
+# torch of this one. BlazeFL asks for Python 3.12; of its versions, 2.0.3 is the last that 3.11 can read.
+PEERS := build/peers
+PEER_PACKAGES := pfl==0.6.0 flwr[simulation]==1.41.0 blazefl==2.0.3
+
+$(PEERS)/installed: $(VENV)/installed
+	for package in $(PEER_PACKAGES); do \
+		folder=$(PEERS)/$$(echo $$package | sed 's/flwr/flower/; s/[[=].*//'); \
+		$(PYTHON) -m venv $$folder && \
+		$$folder/bin/pip install --quiet torch==2.13.0 numpy tqdm || exit 1; \
+		case $$package in blazefl*) options="--no-deps --ignore-requires-python";; *) options=;; esac; \
+		$$folder/bin/pip install --quiet $$options torch==2.13.0 "$$package" || exit 1; \
+	done
+	touch $@
+
+.PHONY: bench-peers
+bench-peers: $(PEERS)/installed
+	$(BIN)/python -m benchmarks.peers.run $(BENCH)
+
 # The documentation as a site in build/site; a warning is an error.
 docs: $(VENV)/installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[docs]"

@@ -1,4 +1,4 @@
-"""ResNet-20 for 32x32 images with GroupNorm of two groups: 272,474 parameters for 10 classes."""
+"""ResNet-20 and ResNet-8 for small images, with GroupNorm of two groups."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Block(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
-def resnet20(classes: int = 10) -> nn.Module:
-    """A new, randomly initialised network.
+def resnet20(classes: int = 10, blocks_a_width: int = 3) -> nn.Module:
+    """A new, randomly initialised network; with one block for each width it is ResNet-8.
 
     >>> sum(parameter.numel() for parameter in resnet20().parameters())
     272474
@@ -36,7 +36,7 @@ def resnet20(classes: int = 10) -> nn.Module:
     blocks: list[nn.Module] = []
     channels = 16
     for width in (16, 32, 64):
-        for _ in range(3):
+        for _ in range(blocks_a_width):
             blocks.append(Block(channels, width, stride=1 + (channels != width)))
             channels = width
     return nn.Sequential(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,28 @@ def build_model(blueprint: Blueprint) -> FlatModel:
     return FlatModel(model, machine.device_of(config))
 
 
+class HeldSamples(Mapping[int, Tensor]):
+    """Sample indices by client, cut from one tensor when asked for: a tensor is a kilobyte.
+
+    >>> HeldSamples(torch.tensor([7, 8, 9]), torch.tensor([2, 1]))[1]
+    tensor([9])
+    """
+
+    def __init__(self, indices: Tensor, sizes: Tensor) -> None:
+        self._indices, self._ends = indices, [0, *sizes.cumsum(0).tolist()]
+
+    def __getitem__(self, client: int) -> Tensor:
+        if not 0 <= client < len(self):
+            raise KeyError(client)
+        return self._indices[self._ends[client] : self._ends[client + 1]]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+
 def build_runner(
     blueprint: Blueprint, arrays: dict[str, Tensor], flat: FlatModel, board: SharedVectors
 ) -> ClientRunner:
@@ -95,7 +118,7 @@ def build_runner(
     config = blueprint.config
     method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
     samples = Samples(blueprint.kind, arrays, machine.device_of(config))
-    partition = dict(enumerate(split(arrays)))
+    partition = HeldSamples(arrays["indices"], arrays["sizes"])
     held_out = arrays.get("held_out", NO_SAMPLES)
     kind = StackedRunner if config.clients_in_a_stack > 1 else ClientRunner
     return kind(config, flat, samples, partition, method, board, held_out)

@@ -346,7 +346,8 @@ class ClientRunner:
             _add_(g, w, -pull)
             self._clip_(g)
             _add_(g, w, pull)
-        g.add_(w, alpha=config.weight_decay)
+        if config.weight_decay:
+            g.add_(w, alpha=config.weight_decay)
         optimizer.after_filter_(g)
         w.add_(g, alpha=-local.lr)
 

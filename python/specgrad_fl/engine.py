@@ -61,6 +61,8 @@ def _bernoulli_nonempty(count: int, probability: float, drawn: torch.Generator) 
 
 # weights that fit a cache in float64
 LARGE = 2**17
+# lengths of vectors whose squares float32 can hold
+SQUARED_SAFELY = (1e-15, 1e15)
 # of fewer updates the median is one of two, and either could be the wrong one
 FEWEST_GUARDED = 3
 
@@ -70,15 +72,22 @@ def _outlying(
 ) -> tuple[float, list[float]]:
     """Measure updates: the length from which they are left out, and their lengths.
 
-    In float64, for squares of float32 may be infinite; a median of zero sets no limit. The length
-    of an update with NaN is NaN, below no limit, and no part of the median.
+    In float64 where squares of float32 may be infinite or zero; a median of zero sets no limit. The
+    length of an update with NaN is NaN, below no limit, and no part of the median.
     """
-    # some rows at once: one at a time costs calls, and all at once memory
-    blocks = rows.split(max(1, LARGE // max(1, len(start))))
-    norms = [torch.linalg.vector_norm(b - start, dim=1, dtype=torch.float64) for b in blocks]
-    lengths = torch.cat(norms)
+    lengths = _lengths(rows, start, rows.dtype)
+    if not bool(((lengths > SQUARED_SAFELY[0]) & (lengths < SQUARED_SAFELY[1])).all()):
+        lengths = _lengths(rows, start, torch.float64)
     middle = float(lengths.nanmedian()) + scale
     return factor * middle if middle else math.inf, lengths.tolist()
+
+
+def _lengths(rows: Tensor, start: Tensor, dtype: torch.dtype) -> Tensor:
+    """Norms of ``rows - start``, in blocks: one row at a time costs calls, all at once memory."""
+    blocks = rows.split(max(1, LARGE // max(1, len(start))))
+    space = torch.empty_like(blocks[0])
+    differences = (torch.sub(block, start, out=space[: len(block)]) for block in blocks)
+    return torch.cat([torch.linalg.vector_norm(d, dim=1, dtype=dtype) for d in differences])
 
 
 def evaluates(config: Config, done: int) -> bool:
@@ -214,7 +223,7 @@ class Engine:
         clients = draw_clients(config, config.clients, number)
         for name in self.method.sent_vectors:
             self.board.sent[name].copy_(self.server[name])
-        for row, client in enumerate(clients):
+        for row, client in enumerate(clients if self.board.states else ()):
             for name, vector in self.states.get(client).items():
                 self.board.states[name][row].copy_(vector)
         reports = self.executor.train(number, lr, clients)

@@ -211,7 +211,7 @@ class Workers(Executor):
         def heard(index: int, number: int, reply: Message) -> None:
             answers[index] = reply["value"]
             if method == "train":
-                answers[index] = [ClientResult(**fields) for fields in reply["value"]]
+                answers[index] = [ClientResult(*row) for row in reply["value"]]
                 self._memory[number] = answers[index][-1].peak_mib
 
         self._pool.spread([{method: arguments} for arguments in calls], heard)
@@ -328,7 +328,7 @@ class Worker:
         ((method, arguments),) = order.items()
         with attributing_errors(self.runner.config.own_code):
             answer = getattr(self.runner, method)(*arguments)
-        return [vars(each) for each in answer] if method == "train" else answer
+        return [tuple(vars(each).values()) for each in answer] if method == "train" else answer
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ pads through its indices, and comes out as floats in ``channels_last`` order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -125,7 +125,7 @@ class Samples:
         held: list[Tensor],
         epochs: list[int],
         batch_size: int,
-        generators: list[torch.Generator],
+        generators: Iterable[torch.Generator],
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches of several clients at once, each of them as of :meth:`train_batches`.
 
@@ -166,7 +166,7 @@ class Samples:
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Training samples as they are, never augmented."""
         chosen = to_device(indices, self.device)
-        return self._prepared(self.train_x[chosen]), self.train_y[chosen]
+        return self._prepared(self.train_x.index_select(0, chosen)), self.train_y[chosen]
 
     def test_batch(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Test samples ``start`` to ``stop``, never augmented."""
@@ -190,7 +190,7 @@ class Samples:
         """Samples and labels of a batch, from what was drawn."""
         chosen = drawn[0]
         if len(drawn) == 1:
-            return self._prepared(self.train_x[chosen]), self.train_y[chosen]
+            return self._prepared(self.train_x.index_select(0, chosen)), self.train_y[chosen]
         channels, height, width = self.kind.shape
         _, rows, columns = drawn
         lines = torch.add(self._rows[rows], chosen[:, None], alpha=height * width)

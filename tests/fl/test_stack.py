@@ -211,6 +211,15 @@ def test_auto_takes_what_is_faster(small, monkeypatch, faster, size):
     assert prepare.prepare(config)[0].clients_in_a_stack == size
 
 
+def test_auto_does_not_try_a_model_that_two_of_which_are_too_large(small, monkeypatch):
+    monkeypatch.setattr(stack_trial, "MOST_BYTES", 2**10)
+    monkeypatch.delattr(stack_trial._Trial, "_weights_after")
+    said = []
+    config = small(model="stack_nets:linear", stack="auto")
+    assert prepare.prepare(config, said.append)[0].stack == "1"
+    assert "two clients take more than" in said[0]
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "many", ""])
 def test_a_stack_is_a_number_or_auto(small, text):
     with pytest.raises(ConfigError, match="write a number of clients from 1 on, or auto"):
