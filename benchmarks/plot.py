@@ -89,6 +89,7 @@ def speed_up_figure(results: dict[str, Any]) -> Figure:
         _speed_up_panel(axes, rows, threads)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8, frameon=False)
+    figure.suptitle("Speed-up of one call over the PyTorch code that it replaces", fontsize=11)
     figure.supxlabel(_provenance(results), fontsize=7, color="#555555")
     return figure
 
@@ -112,6 +113,7 @@ def step_figure(results: dict[str, Any]) -> Figure:
     axes.set_xscale("log")
     axes.set_xlim(left=min(0.01, *shares) * 0.9, right=max(shares) * 2)
     axes.xaxis.set_major_formatter("{x:g} %")
+    axes.set_title("Cost of the filter in a training step", fontsize=11)
     axes.set_xlabel("share of a ResNet-20 training step, batch 50, spent in the filter")
     axes.grid(axis="x", linewidth=0.4, color="#cccccc")
     axes.set_axisbelow(True)
