@@ -254,7 +254,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         base = base.replace(workers=1)
     strongest = next((name for name in arguments.filters if name != "none"), "none")
     flags.warn_of_idle(base.replace(filter=strongest), {**settings, **vary})
-    configs = compare.plan(base, methods, arguments.filters, arguments.seeds, vary)
+    configs = compare.configurations(base, methods, arguments.filters, arguments.seeds, vary)
     compare.check_folder(arguments.out)
     jobs = [Job.of(config, arguments.out) for config in configs]
     outcomes = play_shown(jobs, arguments.jobs, arguments.quiet, arguments.json)

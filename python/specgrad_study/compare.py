@@ -67,7 +67,7 @@ class Group:
         return " ".join([name, *(f"{key}={value}" for key, value in self.varied if value != IDLE)])
 
 
-def plan(
+def configurations(
     base: Config, names: Sequence[str], filters: Sequence[str], seeds: Sequence[int], vary: Vary
 ) -> list[Config]:
     """The configurations, in the order in which they are run: all of one seed together.
