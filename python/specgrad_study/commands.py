@@ -135,7 +135,7 @@ def _add_compare(commands: Commands) -> None:
     add("--measure", default="last10", help="accuracy of the gains: last10, final or best [last10]")
     add("--jobs", type=int, default=1, help="runs side by side [1]")
     add("--json", action="store_true", help="rounds and the comparison as JSON lines")
-    # what `train` calls them
+    # the names that `train` has for them
     for one in ("method", "filter", "seed"):
         kind = whole_numbers if one == "seed" else words
         add(f"--{one}", dest=f"{one}s", type=kind, default=argparse.SUPPRESS,

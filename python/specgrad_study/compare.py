@@ -27,7 +27,7 @@ Vary = Mapping[str, Sequence[Any]]
 # stands for the value of a setting that has no effect
 IDLE = "-"
 REPORT = ("compare.json", "compare.csv", "compare.png", "compare-clients.png")
-# accuracies that runs are compared by: key in a summary, and meaning
+# accuracies by which runs are compared: key in the summary, and meaning
 MEASURES = {
     "last10": ("mean_last_10", "mean accuracy of the last ten rounds"),
     "final": ("final_accuracy", "accuracy after the last round"),
@@ -264,7 +264,7 @@ def write_report(folder: Path, comparison: Comparison, first: Config) -> list[Pa
     from specgrad_fl import plots
 
     report = {"configuration": first.as_dict(), **comparison.report()}
-    # first, since the others are known by it to be ours
+    # first: check_folder tells our reports by this file
     storage.write_json(folder / REPORT[0], report)
     storage.write_text(folder / "compare.csv", csv_text(comparison.rows()))
     curves: dict[str, list[list[Record]]] = {
