@@ -20,7 +20,7 @@ from specgrad_fl.runs import RunDirectory
 
 from specgrad_study import fleet
 from specgrad_study.fleet import Outcome
-from specgrad_study.intervals import Interval
+from specgrad_study.intervals import Interval, paired_sums
 
 # values by setting
 Vary = Mapping[str, Sequence[Any]]
@@ -145,7 +145,7 @@ class Comparison:
             other = baseline(group, self.groups)
             own = group.accuracies(self.measure)
             base = {} if other is None else other.accuracies(self.measure)
-            apart = {seed: own[seed] - base[seed] for seed in own if seed in base}
+            apart = paired_sums([(1, own), (-1, base)])
             found.append((other, Interval.of(apart)) if other is not None and apart else None)
         return found
 
