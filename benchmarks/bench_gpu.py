@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from specgrad_fl.models import resnet20
 from torch import Tensor, nn
 
 from benchmarks import machine
-from benchmarks.resnet20 import resnet20
 from specgrad_kernels import FilterSpec, filter_grads_
 from specgrad_kernels.reference import suppress_low
 from tests.triton.triton_tools.lists import MODELS
@@ -208,7 +208,7 @@ def programs_of(lengths: list[int], method: str) -> list[dict[str, Any]]:
 
 def measure_step(clock: Clock, batch: int = 50) -> list[dict[str, Any]]:
     """A ResNet-20 training step with and without the filter."""
-    model = resnet20().to(clock.device)
+    model = resnet20(num_classes=10).to(clock.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     images = torch.randn(batch, 3, 32, 32, device=clock.device)
     labels = torch.randint(10, (batch,), device=clock.device)

@@ -19,7 +19,7 @@ from benchmarks.timing import Call
 from specgrad_kernels import FilterSpec, filter_grads_, reference
 from specgrad_kernels.kinds import FUSED
 
-# gains of one's own are the kernels of fft with other numbers
+# custom gains run on the kernels of fft, with other tables
 METHODS = tuple(kind.name for kind in FUSED if kind.name != "spectrum")
 
 

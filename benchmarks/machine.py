@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from specgrad_fl import machine
 
 from specgrad_kernels import available_backends
 from specgrad_kernels.backends import cpp
@@ -19,12 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def cpu_model() -> str:
     """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    return str(machine.report()["cpu"])
 
 
 def cores() -> int:

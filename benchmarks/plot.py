@@ -6,22 +6,18 @@ Writes ``<name>_speedup.png`` and ``<name>_step.png`` beside the JSON.
 from __future__ import annotations
 
 import argparse
-import io
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from specgrad_fl import plots
 
 from benchmarks.contenders import LOOPS, OURS, STACKED
-from benchmarks.report import load_results, write_atomically
+from benchmarks.report import load_results
 from benchmarks.run import OUTPUT
 from benchmarks.targets import call_times, speed_up
 from benchmarks.workloads import WORKLOADS
@@ -82,13 +78,13 @@ def speed_up_figure(results: dict[str, Any]) -> Figure:
     counts = sorted({row["threads"] for row in rows if row["kind"] == "time"})
     if not counts:
         raise ValueError("the results hold no times; run the benchmark without --only first")
-    figure, panels = plt.subplots(
-        len(counts), 1, figsize=(9.5, 0.9 + 2.9 * len(counts)), squeeze=False, layout="constrained"
-    )
-    for axes, threads in zip(panels[:, 0], counts, strict=True):
+    figure = Figure(figsize=(9.5, 0.9 + 2.9 * len(counts)), layout="constrained")
+    panels = figure.subplots(len(counts), 1, squeeze=False)[:, 0]
+    for axes, threads in zip(panels, counts, strict=True):
         _speed_up_panel(axes, rows, threads)
-    handles, labels = panels[0, 0].get_legend_handles_labels()
+    handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8, frameon=False)
+    figure.suptitle("Speed-up of one call over the PyTorch code that it replaces", fontsize=11)
     figure.supxlabel(_provenance(results), fontsize=7, color="#555555")
     return figure
 
@@ -99,7 +95,8 @@ def step_figure(results: dict[str, Any]) -> Figure:
     if not rows:
         raise ValueError("the results hold no training steps; run the benchmark without --only")
     rows = sorted(rows, key=lambda row: (row["threads"], row["share"]), reverse=True)
-    figure, axes = plt.subplots(figsize=(8, 0.34 * len(rows) + 1.3), layout="constrained")
+    figure = Figure(figsize=(8, 0.34 * len(rows) + 1.3), layout="constrained")
+    axes = figure.subplots()
     labels = [
         f"{row['method']}, {'specgrad' if row['contender'] == OURS else 'torch.fft loop'}, "
         f"{_threads(row['threads'])}"
@@ -112,6 +109,7 @@ def step_figure(results: dict[str, Any]) -> Figure:
     axes.set_xscale("log")
     axes.set_xlim(left=min(0.01, *shares) * 0.9, right=max(shares) * 2)
     axes.xaxis.set_major_formatter("{x:g} %")
+    axes.set_title("Cost of the filter in a training step", fontsize=11)
     axes.set_xlabel("share of a ResNet-20 training step, batch 50, spent in the filter")
     axes.grid(axis="x", linewidth=0.4, color="#cccccc")
     axes.set_axisbelow(True)
@@ -120,24 +118,17 @@ def step_figure(results: dict[str, Any]) -> Figure:
     return figure
 
 
-def _write(figure: Figure, path: Path) -> Path:
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=DPI)
-    plt.close(figure)
-    write_atomically(path, image.getvalue())
-    return path
-
-
 def draw(path: Path) -> list[Path]:
     """Both pictures of one results file; a part that was not measured is left out."""
     results = load_results(path)
     kinds = {row["kind"] for row in results["rows"]}
     figures = (("time", "speedup", speed_up_figure), ("step", "step", step_figure))
-    return [
-        _write(make(results), path.with_name(f"{path.stem}_{suffix}.png"))
-        for kind, suffix, make in figures
-        if kind in kinds
-    ]
+    written = []
+    for kind, suffix, make in figures:
+        if kind in kinds:
+            written.append(path.with_name(f"{path.stem}_{suffix}.png"))
+            plots.save(make(results), written[-1], DPI)
+    return written
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

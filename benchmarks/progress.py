@@ -6,15 +6,7 @@ import sys
 import time
 from typing import TextIO
 
-
-def duration(seconds: float) -> str:
-    """Minutes and seconds.
-
-    >>> duration(75.2)
-    '1:15'
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+from specgrad_fl.progress import clock, rewrite
 
 
 class Progress:
@@ -35,16 +27,14 @@ class Progress:
 
     def begin(self, title: str) -> None:
         """Announce the next case."""
-        line = f"[{self.done + 1}/{len(self.guesses)}] {title}, about {duration(self.left())} left"
+        line = f"[{self.done + 1}/{len(self.guesses)}] {title}, about {clock(self.left())} left"
         if self.stream.isatty():
-            self.stream.write(f"\r\x1b[K{line}")
+            rewrite(self.stream, line)
         else:
-            self.stream.write(line + "\n")
-        self.stream.flush()
+            print(line, file=self.stream, flush=True)
         self.done += 1
 
     def end(self) -> None:
         """Leave the line."""
         if self.stream.isatty():
-            self.stream.write("\r\x1b[K")
-            self.stream.flush()
+            rewrite(self.stream, "")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from specgrad_fl import storage
 
 from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.targets import TARGETS, call_times, speed_up
@@ -15,20 +15,6 @@ from benchmarks.workloads import WORKLOADS
 
 SCHEMA = 1
 Row = dict[str, Any]
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Either the whole new file or the old one is there, whatever happens."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def load_results(path: Path) -> dict[str, Any]:
@@ -47,9 +33,10 @@ def load_results(path: Path) -> dict[str, Any]:
 
 def save(results: dict[str, Any], path: Path) -> Path:
     """Write the JSON to ``path`` and the Markdown beside it; returns the latter's path."""
-    write_atomically(path, (json.dumps(results, indent=1) + "\n").encode())
+    storage.make_folder(path.parent)
+    storage.write_json(path, results)
     markdown = path.with_suffix(".md")
-    write_atomically(markdown, render(results).encode())
+    storage.write_text(markdown, render(results))
     return markdown
 
 

@@ -6,10 +6,10 @@ import time
 
 import torch
 import torch.nn.functional as F
+from specgrad_fl.models import resnet20
 from torch import Tensor
 
 from benchmarks.contenders import CONTENDERS, OURS
-from benchmarks.resnet20 import resnet20
 from benchmarks.timing import Call, Summary
 from specgrad_kernels import FilterPlan, FilterSpec
 
@@ -22,7 +22,7 @@ class TrainingStep:
 
     def __init__(self, method: str, contender: str, ratio: float) -> None:
         torch.manual_seed(0)
-        self.model = resnet20()
+        self.model = resnet20(num_classes=10)
         self.images = torch.randn(BATCH, 3, 32, 32)
         self.labels = torch.randint(10, (BATCH,))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)

@@ -8,7 +8,6 @@ listed. They are what the constants of ``specgrad_kernels/design.py`` are to be 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from specgrad_fl import storage
 
 from benchmarks import machine
 from benchmarks.progress import Progress
-from benchmarks.report import seconds, write_atomically
+from benchmarks.report import seconds
 from benchmarks.timing import Effort, Summary, quiet_process, time_in_turn
 from specgrad_kernels import FilterSpec, filter_grads_
 from specgrad_kernels.backends import cpp
@@ -139,8 +139,8 @@ def _save(comparisons: Sequence[Comparison], path: Path) -> None:
         {**vars(c), "times": {name: vars(summary) for name, summary in c.times.items()}}
         for c in comparisons
     ]
-    content = json.dumps({**machine.describe(), "rows": rows}, indent=1) + "\n"
-    write_atomically(path, content.encode())
+    storage.make_folder(path.parent)
+    storage.write_json(path, {**machine.describe(), "rows": rows})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from specgrad_fl import cli
+from specgrad_study.paper.presets import PRESETS
+from specgrad_study.paper.registry import find
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {
@@ -105,9 +107,8 @@ def test_pages_install_from_a_clone(page: str) -> None:
 COMMANDS = [
     (page.relative_to(DOCS).as_posix(), line)
     for page in sorted(DOCS.rglob("*.md"))
-    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
-    for line in block.replace("\\\n", "").splitlines()
-    if line.startswith("specgrad-fl ")
+    for line in page.read_text(encoding="utf-8").replace("\\\n", "").splitlines()
+    if re.match("(    )?specgrad-fl [a-z]", line)
 ]
 
 
@@ -118,5 +119,8 @@ def test_commands_of_the_pages_have_the_flags_there_are(page, line, tmp_path, mo
     ratios = tmp_path / "runs/skewed/diagnosis/ratios.toml"  # which an earlier command writes
     ratios.parent.mkdir(parents=True)
     ratios.write_text("[filter_ratios]\nconv1 = 0.1\n")
-    _, unknown = cli._parser().parse_known_args(shlex.split(line, comments=True)[1:])
+    arguments, unknown = cli._parser().parse_known_args(shlex.split(line, comments=True)[1:])
     assert unknown == []
+    if arguments.command == "reproduce":
+        assert find(arguments.names)
+        assert arguments.preset in PRESETS

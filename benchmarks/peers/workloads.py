@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.resnet20 import resnet20
+from benchmarks.peers.resnet import resnet20
 
 CLASSES = 10
 LEARNING_RATE = 0.05

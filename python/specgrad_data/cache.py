@@ -16,7 +16,7 @@ from specgrad_data.dataset import Split
 from specgrad_data.errors import DataError, DataWarning
 from specgrad_data.files import read_npz
 
-# to be raised whenever a loader decodes to something else than before
+# raise it when a loader decodes to other arrays than before
 VERSION = 1
 _LOG = logging.getLogger(__name__)
 

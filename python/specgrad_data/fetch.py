@@ -32,10 +32,10 @@ PART = ".part"
 PINS = "SHA256SUMS"
 # a connection that breaks is taken up again where it stopped
 ATTEMPTS = 4
-# an archive may mean harm: it is unpacked up to twice the largest data set that is known here
+# most bytes that an archive may unpack to: twice the largest known data set
 LARGEST = 8 * 2**30
 NOT_AN_ARCHIVE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-# of a bz2 stream, and of a place before the file's beginning; others are about the disk
+# errno of a damaged bz2 stream and of a seek before the start; others are errors of the disk
 UNREADABLE = (None, errno.EINVAL)
 # name, whether it is a plain file or directory, size, and what extracts it into a folder
 Member = tuple[str, bool, int, Callable[[Path], object]]
@@ -275,7 +275,7 @@ def _receive(response: http.client.HTTPResponse) -> bytes:
     try:
         return response.read(BLOCK)
     except OSError as error:
-        # told apart from a disk that is full
+        # a broken connection, and no full disk
         raise ConnectionError(f"the connection broke: {error}") from error
 
 

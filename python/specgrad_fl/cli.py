@@ -27,6 +27,7 @@ from specgrad_fl.errors import (
     suggest,
     version,
 )
+from specgrad_fl.extensions import COMMANDS, registered
 from specgrad_fl.flags import (
     Commands,
     Parser,
@@ -51,9 +52,6 @@ first steps:
 
 Every setting can stand in a TOML file (--config FILE) under the name of its flag, with
 underscores; the command line has the last word."""
-
-# what adds commands besides: each module has a function `register`
-BESIDE = ("specgrad_study.commands", "specgrad_fl.flower.commands")
 
 TRAIN = """Run one experiment.
 
@@ -105,8 +103,8 @@ def _parser() -> Parser:
     for parts in (actions.choices["list"], fetch):
         parts.add_argument("--data-root", type=Path, help="folder of the data sets")
 
-    for module in BESIDE:
-        importlib.import_module(module).register(commands)
+    for _, entry in sorted(registered(COMMANDS).items()):
+        entry.load()(commands)
     return parser
 
 

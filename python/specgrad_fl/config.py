@@ -66,7 +66,7 @@ def table(help: str, *, free: bool = False, **known: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides a run.
+    """Settings of a run.
 
     >>> Config(method="fedprox", options={"mu": 0.01}).rounds
     30
@@ -549,7 +549,7 @@ def _checked_ratios(ratios: Options) -> Options:
     return {name: float(ratio) for name, ratio in ratios.items()}
 
 
-# what others call our settings
+# our settings by the names that other libraries use
 ALIASES = {
     "learning_rate": "lr",
     "step_size": "lr",

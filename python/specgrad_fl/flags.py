@@ -198,6 +198,6 @@ def warn_of_idle(config: Config, settings: Iterable[str]) -> None:
 
 def watcher_of(arguments: argparse.Namespace, label: str = "") -> Watcher:
     """The watcher that the flags ask for."""
-    from specgrad_fl import progress  # with torch
+    from specgrad_fl import progress  # imports torch
 
     return progress.watcher(arguments.quiet, label, getattr(arguments, "json", False))

@@ -80,15 +80,19 @@ def plot_mean(axes: Axes, curves: list[dict[int, float]], **style: Any) -> None:
 def _draw(path: Path, groups: dict[str, list[list[Record]]]) -> None:
     """Accuracy and loss by round, one line for each group of runs."""
     figure = Figure(figsize=(10, 4), layout="constrained")
-    panels = {"test_accuracy": "accuracy on the test set"}
+    panels = {"test_accuracy": "Accuracy on the test set"}
     every = [records for runs in groups.values() for records in runs]
     if all(any("validation_accuracy" in record for record in records) for records in every):
-        panels = {"validation_accuracy": "accuracy on held-out samples"}
-    panels["train_loss"] = "training loss"
+        panels = {"validation_accuracy": "Accuracy on held-out samples"}
+    panels["train_loss"] = "Training loss"
     for axes, (key, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        percent = key != "train_loss"
         for name, runs in groups.items():
-            plot_mean(axes, [points(records, key) for records in runs], label=legend_name(name))
-        axes.set(xlabel="round", ylabel=title)
+            factor = 100.0 if percent else 1.0
+            curves = [points(records, key, factor) for records in runs]
+            plot_mean(axes, curves, label=legend_name(name))
+        unit = "accuracy, %" if percent else "cross-entropy, nats"
+        axes.set(title=title, xlabel="round", ylabel=unit)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
@@ -115,9 +119,10 @@ def clients(path: Path, runs: dict[str, list[float]]) -> None:
     axes = figure.subplots()
     for name, accuracies in runs.items():
         share = [100 * (place + 0.5) / len(accuracies) for place in range(len(accuracies))]
-        shown = {"marker": _marker(accuracies), "label": legend_name(name)}
-        axes.plot(share, sorted(accuracies), **shown)
-    axes.set(xlabel="clients, %", ylabel="accuracy on own held-out samples", ylim=(0, 1))
+        ordered = [100 * accuracy for accuracy in sorted(accuracies)]
+        axes.plot(share, ordered, marker=_marker(accuracies), label=legend_name(name))
+    axes.set(title="Accuracy on each client's own held-out samples", ylim=(0, 100))
+    axes.set(xlabel="clients from the worst to the best, %", ylabel="accuracy, %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     save(figure, path)

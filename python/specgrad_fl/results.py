@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -140,15 +140,24 @@ def load_run(path: Path | str, allow: Iterable[str] = ()) -> LoadedRun:
     return LoadedRun(path, allow)
 
 
-def text_table(rows: Sequence[Sequence[str]], names: Sequence[str] = ()) -> list[str]:
+def text_table(
+    rows: Sequence[Sequence[str]],
+    names: Sequence[str] = (),
+    align: Callable[[str, int], str] = str.ljust,
+) -> list[str]:
     """Lines of aligned columns, under their names if there are any.
+
+    align: ``str.rjust`` for numbers; the first column is always to the left
 
     >>> text_table([("fedavg", "1"), ("fedprox", "22")])
     ['fedavg   1', 'fedprox  22']
     """
     lines = [names, *rows] if names else rows
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return [
+        "  ".join([line[0].ljust(widths[0]), *map(align, line[1:], widths[1:])]).rstrip()
+        for line in lines
+    ]
 
 
 def fitted(row: dict[str, str], room: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from specgrad_fl import machine, methods, storage
 from specgrad_fl.building import inputs_of
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine, RemoteExecutor
-from specgrad_fl.errors import Diverged, RunError
+from specgrad_fl.errors import ConfigError, Diverged, RunError
+from specgrad_fl.extensions import ENGINES, registered
 from specgrad_fl.own_code import attributing_errors, check_allowed
 from specgrad_fl.partition import Partition
 from specgrad_fl.prepare import divide, load_data, prepare
@@ -24,8 +24,8 @@ from specgrad_fl.runs import FEDERATION_LOCK, LOCK, RunDirectory, check_same, ex
 from specgrad_fl.samples import format_of
 from specgrad_fl.summary import summarise
 
-# engines other than this process: modules with `check` of a configuration and `play` of a run
-OTHER_ENGINES = {"flower": "specgrad_fl.flower.federation"}
+# the engine of this module; others are registered
+LOCAL = "local"
 Announce = Callable[[str], None]
 Player = Callable[[RunDirectory, Dataset, Watcher], RunDirectory]
 
@@ -60,7 +60,7 @@ def train(
 
 def _lock_of(config: Config) -> str:
     """Name the lock of a command: a federation's rounds are played, and locked, by its server."""
-    return FEDERATION_LOCK if config.engine in OTHER_ENGINES else LOCK
+    return LOCK if config.engine == LOCAL else FEDERATION_LOCK
 
 
 def _discard_empty(run: RunDirectory) -> None:
@@ -74,9 +74,15 @@ def _discard_empty(run: RunDirectory) -> None:
 
 def _player(config: Config) -> Player:
     """Find the engine that plays the rounds, and check that it can."""
-    if config.engine not in OTHER_ENGINES:
+    if config.engine == LOCAL:
         return lambda run, dataset, watch: carry_on(run, run.config(), watch, dataset=dataset)
-    module = importlib.import_module(OTHER_ENGINES[config.engine])
+    entry = registered(ENGINES).get(config.engine)
+    if entry is None:
+        raise ConfigError(
+            f"engine is {config.engine!r}, which no installed package registers; install specgrad "
+            f"again, or choose {LOCAL}"
+        )
+    module = entry.load()
     module.check(config)
     play: Player = module.play
     return play
@@ -138,7 +144,7 @@ def _go_on(run: RunDirectory, stored: Config, config: Config, watch: Watcher) ->
             f"with --engine {stored.engine}"
         )
     play = _player(config)
-    if config.engine in OTHER_ENGINES:
+    if config.engine != LOCAL:
         with run.locked():
             run.reconfigure(config)
         return play(run, load_data(config), watch)

@@ -135,7 +135,7 @@ def _add_compare(commands: Commands) -> None:
     add("--measure", default="last10", help="accuracy of the gains: last10, final or best [last10]")
     add("--jobs", type=int, default=1, help="runs side by side [1]")
     add("--json", action="store_true", help="rounds and the comparison as JSON lines")
-    # what `train` calls them
+    # the names that `train` has for them
     for one in ("method", "filter", "seed"):
         kind = whole_numbers if one == "seed" else words
         add(f"--{one}", dest=f"{one}s", type=kind, default=argparse.SUPPRESS,
@@ -254,7 +254,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         base = base.replace(workers=1)
     strongest = next((name for name in arguments.filters if name != "none"), "none")
     flags.warn_of_idle(base.replace(filter=strongest), {**settings, **vary})
-    configs = compare.plan(base, methods, arguments.filters, arguments.seeds, vary)
+    configs = compare.configurations(base, methods, arguments.filters, arguments.seeds, vary)
     compare.check_folder(arguments.out)
     jobs = [Job.of(config, arguments.out) for config in configs]
     outcomes = play_shown(jobs, arguments.jobs, arguments.quiet, arguments.json)

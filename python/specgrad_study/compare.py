@@ -20,14 +20,14 @@ from specgrad_fl.runs import RunDirectory
 
 from specgrad_study import fleet
 from specgrad_study.fleet import Outcome
-from specgrad_study.intervals import Interval
+from specgrad_study.intervals import Interval, paired_sums
 
 # values by setting
 Vary = Mapping[str, Sequence[Any]]
 # stands for the value of a setting that has no effect
 IDLE = "-"
 REPORT = ("compare.json", "compare.csv", "compare.png", "compare-clients.png")
-# accuracies that runs are compared by: key in a summary, and meaning
+# accuracies by which runs are compared: key in the summary, and meaning
 MEASURES = {
     "last10": ("mean_last_10", "mean accuracy of the last ten rounds"),
     "final": ("final_accuracy", "accuracy after the last round"),
@@ -67,7 +67,7 @@ class Group:
         return " ".join([name, *(f"{key}={value}" for key, value in self.varied if value != IDLE)])
 
 
-def plan(
+def configurations(
     base: Config, names: Sequence[str], filters: Sequence[str], seeds: Sequence[int], vary: Vary
 ) -> list[Config]:
     """The configurations, in the order in which they are run: all of one seed together.
@@ -145,7 +145,7 @@ class Comparison:
             other = baseline(group, self.groups)
             own = group.accuracies(self.measure)
             base = {} if other is None else other.accuracies(self.measure)
-            apart = {seed: own[seed] - base[seed] for seed in own if seed in base}
+            apart = paired_sums([(1, own), (-1, base)])
             found.append((other, Interval.of(apart)) if other is not None and apart else None)
         return found
 
@@ -264,7 +264,7 @@ def write_report(folder: Path, comparison: Comparison, first: Config) -> list[Pa
     from specgrad_fl import plots
 
     report = {"configuration": first.as_dict(), **comparison.report()}
-    # first, since the others are known by it to be ours
+    # first: check_folder tells our reports by this file
     storage.write_json(folder / REPORT[0], report)
     storage.write_text(folder / "compare.csv", csv_text(comparison.rows()))
     curves: dict[str, list[list[Record]]] = {

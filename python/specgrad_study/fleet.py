@@ -155,8 +155,33 @@ def _answer(order: Message, say: Callable[[Message], None]) -> tuple[str, str, s
     return outcome.status, outcome.reason, outcome.trace
 
 
+class _Line:
+    """A live line on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self._live, self._begun, self._due = sys.stderr.isatty(), time.perf_counter(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Time since the beginning."""
+        return time.perf_counter() - self._begun
+
+    def show(self, *parts: str, always: bool = False) -> None:
+        """Show these parts; ``always`` also in a log that got a line a moment ago."""
+        if self._live:
+            rewrite(sys.stderr, *parts)
+        elif always or self.seconds >= self._due:
+            self._due = self.seconds + SECONDS_BETWEEN_LINES
+            print("  ".join(parts), file=sys.stderr, flush=True)
+
+    def end(self, text: str) -> None:
+        """Write ``text`` behind the live line."""
+        if self._live:
+            sys.stderr.write(text)
+
+
 class _Progress:
-    """Progress of many runs: a live line on a terminal, a line every few seconds elsewhere."""
+    """Progress of many runs."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._runs = len(jobs)
@@ -164,8 +189,7 @@ class _Progress:
         self._left = sum(job.config.rounds - len(RunDirectory(job.path).records()) for job in jobs)
         self.played = 0
         self._lock = threading.Lock()
-        self._begun = time.perf_counter()
-        self._due = 0.0
+        self.line = _Line()
 
     def __call__(self, job: Job, record: Record) -> None:
         with self._lock:
@@ -173,20 +197,16 @@ class _Progress:
             self._left -= 1
             ended = record["round"] == job.config.rounds
             self._done_runs += ended
-            passed = time.perf_counter() - self._begun
             accuracy = record.get("test_accuracy")
             score = "" if accuracy is None else f"  accuracy {accuracy:.1%}"
-            parts = (
+            left = self.line.seconds / self.played * self._left  # of all processes together
+            self.line.show(
                 f"[{self._done_runs}/{self._runs} runs]",
-                f"left {clock(passed / self.played * self._left)}",  # all processes together
+                f"left {clock(left)}",
                 f"round {record['round']}/{job.config.rounds}{score}",
                 job.path.name,
+                always=ended,
             )
-            if sys.stderr.isatty():
-                rewrite(sys.stderr, *parts)
-            elif ended or passed >= self._due:
-                self._due = passed + SECONDS_BETWEEN_LINES
-                print("  ".join(parts), file=sys.stderr, flush=True)
 
 
 def play_shown(
@@ -202,8 +222,8 @@ def play_shown(
     try:
         return play(jobs, processes, progress)
     finally:
-        if sys.stderr.isatty() and progress.played:
-            sys.stderr.write("\n")  # leave the live line
+        if progress.played:
+            progress.line.end("\n")
 
 
 @contextmanager
@@ -220,26 +240,13 @@ def trial(config: Config, dataset: Dataset, partition: Partition) -> Iterator[En
 
 @contextmanager
 def status(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Report the current step: a live line on a terminal, a line every few seconds elsewhere."""
-    live, begun, due = sys.stderr.isatty(), time.perf_counter(), 0.0
-
-    def say(text: str) -> None:
-        nonlocal due
-        passed = time.perf_counter() - begun
-        if quiet or (not live and passed < due):
-            return
-        due = passed + SECONDS_BETWEEN_LINES
-        line = f"{clock(passed)}  {text}"
-        if live:
-            rewrite(sys.stderr, line)
-        else:
-            print(line, file=sys.stderr, flush=True)
-
+    """Report the current step."""
+    line = _Line()
     try:
-        yield say
+        yield lambda text: None if quiet else line.show(f"{clock(line.seconds)}  {text}")
     finally:
-        if live and not quiet:
-            sys.stderr.write("\r\x1b[2K")
+        if not quiet:
+            line.end("\r\x1b[2K")
 
 
 if __name__ == "__main__":

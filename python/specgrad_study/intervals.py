@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
 LEVEL = 0.95
+
+
+def paired_sums(terms: Sequence[tuple[float, Mapping[int, float]]]) -> dict[int, float]:
+    """Sum weighted values seed by seed, for the seeds that all terms have.
+
+    >>> paired_sums([(1, {0: 3.0, 1: 4.0}), (-1, {1: 1.5, 2: 0.0})])
+    {1: 2.5}
+    """
+    seeds = set.intersection(*(set(values) for _, values in terms))
+    return {seed: math.fsum(w * values[seed] for w, values in terms) for seed in sorted(seeds)}
 
 
 @dataclass(frozen=True)

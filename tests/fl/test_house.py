@@ -65,6 +65,10 @@ def test_the_core_knows_neither_flower_nor_the_studies(graph):
         if name.startswith("specgrad_fl") and not name.startswith("specgrad_fl.flower"):
             strangers = {n for n in found if n.startswith(("specgrad_fl.flower", "specgrad_study"))}
             assert not strangers, f"{name} imports {strangers}"
+            for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and node.value in MODULES:
+                    named = str(node.value).startswith(("specgrad_fl.flower", "specgrad_study"))
+                    assert not named, f"{name} names {node.value}"
 
 
 def test_the_data_know_nothing_of_the_trainer(graph):

@@ -1,4 +1,4 @@
-"""The federated methods by name, and methods of one's own as ``module:Class``."""
+"""The federated methods by name, and your own as ``module:Class``."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ Changes = Mapping[str, Any]
 
 
 def say_nothing(text: str) -> None:
-    """For whoever wants no progress."""
+    """Progress callback without output."""
 
 
 @dataclass(frozen=True)

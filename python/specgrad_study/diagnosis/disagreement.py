@@ -76,7 +76,7 @@ class Disagreement:
         factor = weight / (self.weight + weight)
         # the largest first: what it frees is room enough for all others
         for name, layer in sorted(self._layers.items(), key=lambda item: -item[1].d):
-            layer.add(self.weight * factor, factor, gradients[name].detach())
+            layer.add_spectrum(self.weight * factor, factor, gradients[name].detach())
         self.weight += weight
         self.clients += 1
 
@@ -131,11 +131,37 @@ def _check(gradients: Gradients, layers: Mapping[str, _Layer]) -> None:
             raise ValueError(f"the gradient of {name} holds NaN or Inf; leave this client out")
 
 
-class _Layer:
+class RunningMean:
+    """Weighted mean of tensors and their squared distance from it, one tensor at a time.
+
+    first: a tensor of the same shape, which is not added yet
+    """
+
+    def __init__(self, first: Tensor) -> None:
+        self.mean = torch.zeros(first.numel(), dtype=torch.float64, device=first.device)
+        self.total = 0.0
+
+    def add(self, scale: float, step: float, tensor: Tensor) -> Tensor:
+        """Add ``scale |t - mean|^2`` to the total and ``step (t - mean)`` to the mean; the
+        difference ``t - mean`` is returned."""
+        difference = tensor.reshape(-1).to(torch.float64, copy=True).sub_(self.mean)
+        self.mean.add_(difference, alpha=step)
+        if scale:
+            self.total += scale * float(torch.dot(difference, difference))
+        return difference
+
+    @property
+    def signal(self) -> float:
+        """Energy of the mean."""
+        return float(torch.dot(self.mean, self.mean))
+
+
+class _Layer(RunningMean):
     """Running mean and energies of one tensor. ``spec`` is ``None`` where it is not filtered."""
 
     def __init__(self, first: Tensor, spec: FilterSpec | None, measured: bool) -> None:
         checks.check_kind(first, 0)
+        super().__init__(first)
         self.shape = first.shape
         self.d = first.numel()
         if spec:
@@ -144,21 +170,14 @@ class _Layer:
         self.dtype = first.dtype if first.dtype == torch.float64 else torch.float32
         self.spec = spec
         self.cutoff = spec.cutoff(self.d) if spec else 0
-        self.mean = torch.zeros(self.d, dtype=torch.float64, device=first.device)
         self.edges = segment_edges(self.d, [self.cutoff]) if measured and self.d else []
         self.energies = torch.zeros(max(0, len(self.edges) - 1), dtype=torch.float64)
-        self.total = 0.0
         self.roughness = 0.0
 
-    def add(self, scale: float, step: float, gradient: Tensor) -> None:
-        """Add ``scale |g - mean|^2`` to the energies and ``step (g - mean)`` to the mean."""
-        difference = gradient.reshape(-1).to(torch.float64, copy=True).sub_(self.mean)
-        self.mean.add_(difference, alpha=step)
-        if scale == 0:  # the first client: there is no mean to differ from yet
-            return
-        self.total += scale * float(torch.dot(difference, difference))
-        difference = difference.to(self.dtype)
-        if self.edges:
+    def add_spectrum(self, scale: float, step: float, gradient: Tensor) -> None:
+        """Add a gradient, and the spectrum of its difference from the mean."""
+        difference = self.add(scale, step, gradient).to(self.dtype)
+        if scale and self.edges:  # the first client has no mean to differ from yet
             signal = self._in_order(difference, self.spec)
             self.roughness += scale * circular_roughness(signal)
             self.energies += scale * segment_energies(bin_energies(signal), self.edges)
@@ -184,6 +203,6 @@ class _Layer:
             disagreement=self.energies / weight,
             signal=signal,
             total=self.total / weight,
-            total_signal=float(torch.dot(self.mean, self.mean)),
+            total_signal=self.signal,
             roughness=self.roughness / weight,
         )

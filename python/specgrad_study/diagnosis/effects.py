@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from specgrad_study.diagnosis.disagreement import RunningMean
+
 WHOLE = ""
 
 
@@ -31,26 +33,6 @@ class Effect:
 
     disagreement: float | None
     mean_gradient: float | None
-
-
-class _Running:
-    """Weighted mean of vectors and their squared distance from it, one vector at a time."""
-
-    def __init__(self, length: int, device: torch.device) -> None:
-        self.mean = torch.zeros(length, dtype=torch.float64, device=device)
-        self.spread = 0.0
-        self.weight = 0.0
-
-    def add(self, weight: float, vector: Tensor) -> None:
-        apart = vector - self.mean
-        step = weight / (self.weight + weight)
-        self.spread += self.weight * step * float(torch.dot(apart, apart))
-        self.mean.add_(apart, alpha=step)
-        self.weight += weight
-
-    @property
-    def signal(self) -> float:
-        return float(torch.dot(self.mean, self.mean))
 
 
 class Effects:
@@ -83,12 +65,14 @@ class Effects:
         self._layers = [parameters[name] for name in filtered]
         changed = {*filtered, *(name for plan in plans.values() for name in plan.names)}
         self._changed = [parameters[name] for name in sorted(changed)]
-        length, device = sum(layer.numel() for layer in self._layers), self._layers[0].device
-        self._running = {label: _Running(length, device) for label in (WHOLE, *plans)}
+        self._weight = 0.0
+        self._running: dict[str, RunningMean] = {}
 
     def _take(self, label: str, weight: float) -> None:
-        vector = torch.cat([grad.reshape(-1) for grad in _gradients(self._layers)]).double()
-        self._running[label].add(weight, vector)
+        vector = torch.cat([grad.reshape(-1) for grad in _gradients(self._layers)])
+        running = self._running.setdefault(label, RunningMean(vector))
+        step = weight / (self._weight + weight)
+        running.add(self._weight * step, step, vector)
 
     def add(self, weight: float) -> None:
         """Take the current gradients, which are the same afterwards."""
@@ -103,12 +87,13 @@ class Effects:
             self._take(label, weight)
             for gradient, old in zip(gradients, before, strict=True):
                 gradient.copy_(old)
+        self._weight += weight
 
     def result(self) -> dict[str, Effect]:
         """Shares left, by label."""
         whole = self._running[WHOLE]
         return {
-            label: Effect(_share(each.spread, whole.spread), _share(each.signal, whole.signal))
+            label: Effect(_share(each.total, whole.total), _share(each.signal, whole.signal))
             for label, each in self._running.items()
             if label != WHOLE
         }

@@ -11,6 +11,7 @@ from typing import Any
 from specgrad_fl import toml
 from specgrad_fl.config import Config
 from specgrad_fl.errors import ConfigError
+from specgrad_fl.results import text_table
 
 from specgrad_study.diagnosis import theory as theorem
 from specgrad_study.diagnosis.collect import FULL, SOURCES, Checkpoint
@@ -222,15 +223,13 @@ def _cosine_name(checkpoint: Checkpoint) -> str:
 
 def as_text(diagnosis: Diagnosis) -> str:
     """The table by layer, and what is common to all, for people."""
-    rows = [("layer", "d", "cutoff", "lowest band", "kappa", "ratio")]
+    rows = []
     for row in diagnosis.table():
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:g}" if row["ratio"] else "leave"
         shares = (_percent(row["lowest_band"]), _percent(row["kappa"]))
         rows.append((row["layer"], f"{row['d']:,}", str(row["cutoff"] or "-"), *shares, ratio))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
+    names = ("layer", "d", "cutoff", "lowest band", "kappa", "ratio")
+    lines = text_table(rows, names, str.rjust)
     budget = theorem.budget(diagnosis.snapshots)
     chosen = diagnosis.recommendation
     kept = sum(layer.high() for s in diagnosis.snapshots for layer in s.filtered)

@@ -18,9 +18,9 @@ from torch import Tensor
 from specgrad_study.diagnosis.effects import Filtering
 
 UNFILTERED = "no filter"
-# begun with the gradient, they find the eigenvalue of a ResNet-8 to a fifth of a percent
+# iterations: started from the gradient, they give the eigenvalue of a ResNet-8 to 0.2 %
 STEPS = 10
-# of the largest entry: a vector that is left with less is noise
+# share of the largest entry below which a residual is rounding error
 _NOTHING = 1e-6
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from specgrad_study.intervals import LEVEL, Interval
+from specgrad_study.intervals import LEVEL, Interval, paired_sums
 from specgrad_study.paper.numbers import Place
 
 SUPPORTS, CONTRADICTS, UNDECIDED = "supports", "contradicts", "undecided"
@@ -47,9 +47,7 @@ class Contrast:
 
     def differences(self, column: str, values: Values) -> dict[int, float]:
         """The contrast of every seed that all its rows have."""
-        rows = [(weight, values.get((row, column), {})) for weight, row in self.terms]
-        seeds = set.intersection(*(set(row) for _, row in rows))
-        return {seed: math.fsum(w * row[seed] for w, row in rows) for seed in sorted(seeds)}
+        return paired_sums([(w, values.get((row, column), {})) for w, row in self.terms])
 
 
 def above(higher: str, lower: str) -> Contrast:

@@ -12,6 +12,7 @@ from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
 
 from specgrad_study.compare import MEASURES
+from specgrad_study.intervals import paired_sums
 from specgrad_study.paper import figures
 from specgrad_study.paper.archive import LEFT_OUT, Archive, Finished, Measured, Missing, Results
 from specgrad_study.paper.claims import Claim, Verdict, judge
@@ -233,8 +234,7 @@ class Part:
     def apart(self, row: str, column: str) -> dict[int, float]:
         """The difference to the row's baseline, seed by seed; empty where it has none."""
         base = self.results.get((self.experiment.baseline(row) or "", column), Measured()).values
-        own = self.results[row, column].values
-        return {seed: own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())}
+        return paired_sums([(1, self.results[row, column].values), (-1, base)])
 
     def paired(self, column: str) -> dict[str, str]:
         """Rows of a column that share a seed with their baseline, and that baseline."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from specgrad_fl import toml
 
 
 @dataclass(frozen=True)
@@ -36,8 +32,7 @@ def paper_numbers(experiment: str) -> dict[Place, Number]:
     >>> str(paper_numbers("table1")["FedAvg + FFT", "CIFAR-10, alpha 0.1"])
     '78.05 ± 1.88'
     """
-    text = resources.files("specgrad_study.paper").joinpath("numbers.toml").read_text("utf-8")
-    rows = tomllib.loads(text).get(experiment, {})
+    rows = toml.read(Path(__file__).with_name("numbers.toml")).get(experiment, {})
     columns = rows.pop("columns", ["CIFAR-10", "CIFAR-100"])
     return {
         (row, column): Number(*pair)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from scipy.special import stdtr
 
-from specgrad_study.intervals import LEVEL
+from specgrad_study.intervals import LEVEL, paired_sums
 from specgrad_study.paper.claims import LEAST_SEEDS
 
 # experiment, row, column
@@ -38,9 +38,7 @@ class Statement:
 
     def differences(self, values: Values) -> dict[int, float]:
         """The sum for every seed that all its cells have."""
-        cells = [(weight, values.get(where, {})) for weight, where in self.terms]
-        seeds = set.intersection(*(set(cell) for _, cell in cells))
-        return {s: math.fsum(w * cell[s] for w, cell in cells) for s in sorted(seeds)}
+        return paired_sums([(weight, values.get(where, {})) for weight, where in self.terms])
 
 
 def _apart(higher: str, lower: str, column: str = MAIN, experiment: str = "mechanism") -> Terms:

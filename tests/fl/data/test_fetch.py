@@ -144,12 +144,29 @@ def test_mirror(toy: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert (tmp_path / "toy" / "toy.npy").read_bytes() == CONTENT
 
 
-def test_resume_asks_only_for_the_rest(toy: Server, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("begun", "behaviour", "asked"),
+    [
+        pytest.param(CONTENT[:1000], {}, ["bytes=1000-"], id="the rest alone is asked for"),
+        pytest.param(
+            b"old" * 1000, {"supports_range": False}, ["bytes=3000-"], id="the server sends all"
+        ),
+        pytest.param(
+            CONTENT[:1000], {"shift": 7}, ["bytes=1000-", None], id="another range is not mixed in"
+        ),
+        pytest.param(CONTENT + b"more", {}, [None], id="too long"),
+        pytest.param(CONTENT, {}, [], id="whole"),
+    ],
+)
+def test_a_part_is_completed(
+    toy: Server, tmp_path: Path, begun: bytes, behaviour: dict[str, object], asked: list[str | None]
+):
+    vars(toy).update(behaviour)
     part = tmp_path / "toy" / "toy.npy.part"
     part.parent.mkdir()
-    part.write_bytes(CONTENT[:1000])
+    part.write_bytes(begun)
     fetch("toy", tmp_path)
-    assert toy.ranges == ["bytes=1000-"]
+    assert toy.ranges == asked
     assert (tmp_path / "toy" / "toy.npy").read_bytes() == CONTENT
     assert not part.exists()
 
@@ -171,25 +188,6 @@ def test_given_up_connection_keeps_what_has_come(toy: Server, tmp_path: Path):
     assert (tmp_path / "toy" / "toy.npy").read_bytes() == CONTENT
 
 
-def test_server_without_range_sends_all_again(toy: Server, tmp_path: Path):
-    toy.supports_range = False
-    part = tmp_path / "toy" / "toy.npy.part"
-    part.parent.mkdir()
-    part.write_bytes(b"old" * 1000)
-    fetch("toy", tmp_path)
-    assert (tmp_path / "toy" / "toy.npy").read_bytes() == CONTENT
-
-
-def test_another_range_than_asked_is_not_mixed_in(toy: Server, tmp_path: Path):
-    toy.shift = 7
-    part = tmp_path / "toy" / "toy.npy.part"
-    part.parent.mkdir()
-    part.write_bytes(CONTENT[:1000])
-    fetch("toy", tmp_path)
-    assert toy.ranges == ["bytes=1000-", None]
-    assert (tmp_path / "toy" / "toy.npy").read_bytes() == CONTENT
-
-
 def test_server_that_is_busy_for_a_while(toy: Server, tmp_path: Path):
     toy.failures = 3
     fetch("toy", tmp_path)
@@ -198,18 +196,6 @@ def test_server_that_is_busy_for_a_while(toy: Server, tmp_path: Path):
     toy.failures = 4
     with pytest.raises(DataError, match="Service Unavailable"):
         fetch("toy", tmp_path)
-
-
-def test_part_that_is_too_long_or_whole(toy: Server, tmp_path: Path):
-    part = tmp_path / "toy" / "toy.npy.part"
-    part.parent.mkdir()
-    part.write_bytes(CONTENT + b"more")
-    fetch("toy", tmp_path)
-    assert toy.ranges == [None]
-    (tmp_path / "toy" / "toy.npy").rename(part)
-    fetch("toy", tmp_path)
-    assert toy.ranges == [None]
-    assert (tmp_path / "toy" / "toy.npy").read_bytes() == CONTENT
 
 
 def test_unknown_size_and_nothing_left_to_send(

@@ -277,15 +277,8 @@ def test_the_trainer_takes_recommended_ratios(finished, tmp_path, capsys, make_e
     ratios = config.read_ratios(out / "ratios.toml")
     assert ratios == {row["name"]: row["ratio"] for row in found["recommendation"]["layers"]}
 
-    base = [
-        "train",
-        "--rounds=1",
-        "--clients=6",
-        "--active=3",
-        "--workers=1",
-        "--filter=fft",
-        "--quiet",
-    ]
+    flags = ["--rounds=1", "--clients=6", "--active=3", "--workers=1", "--quiet"]
+    base = ["train", "--filter=fft", *flags]
     flag = f"--filter-ratios={out / 'ratios.toml'}"
     assert cli.main([*base, flag, f"--out={tmp_path / 'one'}"]) == 0
     assert cli.main([*base, f"--config={out / 'ratios.toml'}", f"--out={tmp_path / 'two'}"]) == 0
