@@ -73,14 +73,14 @@ $(INTEGRATIONS)/installed: $(VENV)/installed
 		> "$$($(INTEGRATIONS)/bin/python $(PURELIB))/borrowed.pth"
 	$(INTEGRATIONS)/bin/pip install --quiet $(BUILT_WITH) "lightning~=2.6" "transformers~=5.22" \
 		"accelerate~=1.15" "opacus~=1.6" "pytorch_optimizer~=4.1" "wandb~=0.31" \
-		"mlflow-skinny~=3.17" sqlalchemy alembic "flwr[simulation]~=1.41.0"
+		"mlflow-skinny~=3.17" sqlalchemy alembic "flwr[simulation]~=1.41.0" "kernels~=0.17"
 	$(INTEGRATIONS)/bin/pip install --quiet --no-deps --ignore-installed "flwr~=1.41.0" \
 		"timm~=1.0" "torchvision==0.28.*"
 	touch $@
 
 .PHONY: test-integrations
 test-integrations: $(INTEGRATIONS)/installed
-	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/integrations
+	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/integrations tests/test_hub.py
 
 # Stock Flower processes of the oldest and the newest release that docs/flower.md names, each in an
 # environment that borrows the rest from .venv.

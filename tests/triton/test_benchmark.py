@@ -11,7 +11,7 @@ gpu_check = pytest.importorskip("benchmarks.gpu_check", reason="run from the sou
 
 
 def test_the_model_has_the_filtered_layers():
-    convolutions = [p for p in bench_gpu.resnet20().parameters() if p.dim() == 4]
+    convolutions = [p for p in bench_gpu.resnet20(num_classes=10).parameters() if p.dim() == 4]
     lengths = [p.numel() for p in convolutions if p.shape[-1] == 3]
     assert lengths == MODELS["resnet20"]
 
