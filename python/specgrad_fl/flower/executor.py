@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import Any, get_type_hints
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -241,14 +241,14 @@ class FlowerExecutor(Executor):
         lifetime = max(deadline - time.monotonic(), 0) + SPARE_SECONDS
         messages = [Message(contents[node], node, kind, ttl=lifetime) for node in nodes]
         sent = self._grid.push_messages(messages)
+        asked = dict(zip(nodes, messages, strict=True))
         waiting = {str(name): node for name, node in zip(sent, nodes, strict=True) if name}
         answers: dict[int, Message] = {}
         looked = time.monotonic()
         while True:
-            for reply in self._grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    answers[node] = reply
+            for name, node in list(waiting.items()):
+                if answer := self._answer(name, asked[node]):
+                    answers[waiting.pop(name)] = answer
             if not waiting or time.monotonic() >= deadline:
                 return answers
             if time.monotonic() - looked > PRESENCE_SECONDS:
@@ -256,6 +256,20 @@ class FlowerExecutor(Executor):
                 present = set(self._grid.get_node_ids())
                 waiting = {name: node for name, node in waiting.items() if node in present}
             time.sleep(PULL_SECONDS)
+
+    def _answer(self, name: str, question: Message) -> Message | None:
+        """Pull the answer to one message, if it is there.
+
+        One at a time: an answer that cannot be unpacked takes those with it that are pulled along,
+        and one that says of itself whom it answers may name the message to another node.
+        """
+        try:
+            found = self._grid.pull_messages([name])
+            return next((r for r in found if r.metadata.reply_to_message_id == name), None)
+        except Exception as error:
+            self._grid.get_node_ids()  # which fails where the SuperLink does, and not the node
+            why = printable(f"an answer that cannot be unpacked: {error!r}")
+            return Message(Error(code=0, reason=why), reply_to=question)
 
     def _sort(self, this: RoundAnswers, node: int, asked: list[int], answer: Message) -> None:
         """Check a node's answer, client by client."""

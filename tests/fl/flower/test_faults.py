@@ -102,7 +102,25 @@ def garbage(reply):
     return reply
 
 
+class Unpackable:
+    """Contents that Flower hands out only with an exception, such as an unknown kind of record."""
+
+    @property
+    def metadata(self):
+        raise KeyError("Invented")
+
+
+def for_another(reply):
+    """An answer that says of itself that it answers the order of another node."""
+    name = reply.metadata.reply_to_message_id
+    other = f"message {int(name.removeprefix('message ')) + 1}"
+    reply.metadata.__dict__["_reply_to_message_id"] = other
+    return reply
+
+
 FAULTS = {
+    "unpackable": (lambda reply: Unpackable(), "an error: an answer that cannot be unpacked"),
+    "for another": (for_another, "no answer within 1 s"),
     "nan": (lambda reply: changed(reply, spoil_with(np.nan)), "its weights are not finite"),
     "infinity": (lambda reply: changed(reply, spoil_with(np.inf)), "its weights are not finite"),
     "shape": (lambda reply: changed(reply, shorten), "its weights are float32 of shape"),
