@@ -85,7 +85,7 @@ class RunDirectory:
         self.clients_path = self.path / "clients"
         self.inputs_path = self.path / "inputs.json"
         self._held: dict[str, int] = {}  # open files of the locks
-        self._checked = False
+        self._checked: bool | None = None  # whether it had finished then
 
     @property
     def exists(self) -> bool:
@@ -294,36 +294,51 @@ class RunDirectory:
         return self.facts().get("rounds", 0)
 
     def check(self) -> None:
-        """Refuse a finished run whose configuration, rounds or results are not those it wrote.
+        """Refuse a run whose configuration, rounds or results are not those it wrote.
 
-        Every reader goes through this, once for each object. A run whose checkpoint was removed
-        has nothing to compare with.
+        Every reader goes through this, once for each object, and once more when the run has
+        finished. A run whose checkpoint was removed has nothing to compare with.
         """
-        if self._checked or not (self.finished and self.exists and self.last_path.is_file()):
+        finished = self.finished
+        if self._checked is finished or not (self.exists and self.last_path.is_file()):
             return
         config = self.config()
         state = self.load_state(config, self.facts().get("fingerprint", ""))
         found = Records(self.metrics_path)
         found.check(state.rounds, state.metrics)
-        if len(records.read(self.metrics_path)) != state.rounds:
-            raise storage.changed(self.metrics_path)
+        if finished:
+            if len(records.read(self.metrics_path)) != state.rounds:
+                raise storage.changed(self.metrics_path)
+            self._check_summary(summarise(list(found), config))
+        self._checked = finished
+
+    def _check_summary(self, expected: Record) -> None:
+        """Refuse results that do not follow from the rounds; others need what tells a changed one.
+
+        Results of earlier versions have no such thing, and may lack some.
+        """
         stored = self._summary()
-        expected = summarise(list(found), config)
-        if any(stored[name] != value for name, value in expected.items() if name in stored):
+        odd = {name for name in stored if name != CHECK and stored[name] != expected.get(name)}
+        if odd - (set(stored) - set(expected) if CHECK in stored else set()):
             raise self.damaged_summary()
-        self._checked = True
 
     def verify(self) -> None:
         """Check a finished run with all its tensors, as before it is taken up again."""
         self.check()
         state = self.load_state(self.config(), self.facts().get("fingerprint", ""))
-        if state.partition and Partition.load(self.partition_path).digest != state.partition:
-            raise storage.changed(self.partition_path)
+        self.partition()
         storage.load_tensors(self.best_path, state.best_digest)
         self._check_states(state.client_rounds, state.client_digests)
         if self.previous_path.is_file():
             _, facts = storage.load_tensors(self.previous_path)
             self._check_states(facts["client_rounds"], facts["client_digests"])
+
+    def partition(self) -> Partition:
+        """Load the partition, if it is the one that the stored rounds were played with."""
+        partition, expected = Partition.load(self.partition_path), self.facts().get("partition")
+        if expected and partition.digest != expected:
+            raise storage.changed(self.partition_path)
+        return partition
 
     def _check_states(self, rounds: Mapping[Any, int], digests: Mapping[Any, str]) -> None:
         """Refuse changed files of what clients keep, as a checkpoint lists them."""
@@ -348,7 +363,7 @@ class RunDirectory:
     def summary(self) -> Record:
         """Read the results of a finished run."""
         self.check()
-        return self._summary()
+        return {name: value for name, value in self._summary().items() if name != CHECK}
 
     def save_summary(self, results: Record) -> None:
         """Write the results of a run that has finished, with what tells a changed one."""
@@ -364,7 +379,8 @@ class RunDirectory:
             found = None
         if not (isinstance(found, dict) and "final_accuracy" in found):
             raise self.damaged_summary()
-        if found.pop(CHECK, None) not in (None, line_check(found)):
+        results = {name: value for name, value in found.items() if name != CHECK}
+        if found.get(CHECK) not in (None, line_check(results)):
             raise self.damaged_summary()
         return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from specgrad_data import Dataset
 
-from specgrad_fl import machine, methods, storage
+from specgrad_fl import machine, methods
 from specgrad_fl.building import inputs_of
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine, RemoteExecutor
@@ -191,11 +191,8 @@ def carry_on(
 
 def partition_of(run: RunDirectory, config: Config, dataset: Dataset) -> Partition:
     """The run's partition; where nothing depends on it yet, it is made again."""
-    expected = run.facts().get("partition")
     if not run.last_path.is_file() or not run.partition_path.is_file():
         divide(config, dataset).save(run.partition_path)
-    partition = Partition.load(run.partition_path)
+    partition = run.partition()
     partition.check(dataset)
-    if expected and partition.digest != expected:
-        raise storage.changed(run.partition_path)
     return partition

@@ -59,8 +59,8 @@ Listener = Callable[[Job, Record], None]
 def stored_outcome(job: Job) -> Outcome | None:
     """The outcome of an earlier run; ``None`` while there is something to run."""
     run = RunDirectory(job.path)
+    check_holds(run, job.config)
     if run.finished:
-        check_holds(run, job.config)
         return Outcome(job, FINISHED)
     failure = job.path / FAILURE
     if failure.is_file():

@@ -209,6 +209,12 @@ def edit_summary(name):
     return edit
 
 
+def without_its_check(run):
+    found = json.loads(run.summary_path.read_text())
+    del found["check"]
+    run.summary_path.write_text(json.dumps({**found, "best_accuracy": 0.987}))
+
+
 def edit_lines(change):
     def edit(run):
         lines = run.metrics_path.read_text().splitlines(keepends=True)
@@ -235,6 +241,7 @@ def rename_digest(run):
 CHANGES = {
     "a result": edit_summary("final_accuracy"),
     "the best of a validation run": edit_summary("best_accuracy"),
+    "the best without its check": without_its_check,
     "rounds cut off": edit_lines(lambda lines: lines[:-1]),
     "a round twice": edit_lines(lambda lines: [*lines, lines[-1]]),
     "a round of another run": edit_lines(lambda lines: [*lines, lines[-1].replace("3", "4")]),
@@ -257,6 +264,32 @@ def test_a_changed_run_is_noticed_by_every_reader(finished, tmp_path, name):
         assert cli.main([command[0], str(tmp_path / "run"), *command[1:]]) == 2
 
 
+@pytest.mark.parametrize("name", ["rounds cut off", "a round without its check"])
+def test_changed_rounds_of_an_interrupted_run_are_noticed(finished, tmp_path, name):
+    run = RunDirectory(tmp_path / "run")
+    shutil.copytree(finished.path, run.path)
+    run.summary_path.unlink()
+    assert len(load_run(run.path).rows()) == 3
+    CHANGES[name](run)
+    with pytest.raises(RunError, match=r"has changed|of the 3 rounds"):
+        load_run(run.path)
+    for command in (["list"], ["plot", f"--out={tmp_path / 'x.png'}"]):
+        place = tmp_path if command[0] == "list" else run.path
+        assert cli.main([command[0], str(place), *command[1:]]) == 2
+
+
+def test_a_partition_of_another_run_is_not_diagnosed(finished, tmp_path, capsys):
+    run = RunDirectory(tmp_path / "run")
+    shutil.copytree(finished.path, run.path)
+    training.divide(run.config().replace(seed=5), training.load_data(run.config())).save(
+        run.partition_path
+    )
+    for folder, changed in ((finished.path, False), (run.path, True)):
+        out = f"--out={tmp_path / 'out'}"
+        assert cli.main(["diagnose", str(folder), out, "--quiet", "--rounds=0"]) == 2 * changed
+    assert "partition.npz has changed" in capsys.readouterr().err
+
+
 def test_a_folder_with_the_name_of_another_run_is_refused(finished, tmp_path, small):
     fleet = pytest.importorskip("specgrad_study.fleet")
     config = finished.config()
@@ -264,6 +297,9 @@ def test_a_folder_with_the_name_of_another_run_is_refused(finished, tmp_path, sm
     shutil.copytree(finished.path, job.path)
     with pytest.raises(RunError, match="method is 'fedavg', and 'fedprox' was asked for"):
         fleet.stored_outcome(job)
+    (job.path / "summary.json").unlink()  # nor is it finished as the run that was asked for
+    with pytest.raises(RunError, match="method is 'fedavg', and 'fedprox' was asked for"):
+        fleet.play_one(job, lambda *_: None)
     same = fleet.Job.of(config.replace(eval_every=0), tmp_path)
     shutil.copytree(finished.path, same.path)
     assert fleet.stored_outcome(same).status == fleet.FINISHED

@@ -9,7 +9,6 @@ from typing import Any
 from specgrad_fl import storage
 from specgrad_fl.errors import ConfigError, RunError, suggest
 from specgrad_fl.own_code import check_allowed
-from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 
 from specgrad_kernels.spec import METHODS
@@ -82,7 +81,7 @@ def _from_run(arguments: argparse.Namespace, request: Request, say: Say) -> None
     out = arguments.out or source.path / "diagnosis"
     rounds = arguments.rounds or [source.load_rounds()]
     measured = replay.along(config, rounds, out, request, source=source, say=say)
-    samples = max(Partition.load(source.partition_path).sizes)
+    samples = max(source.partition().sizes)
     limits = (arguments.share, arguments.rho_limit)
     diagnosis = Diagnosis(source.path.name, measured, *limits, arguments.source)
     _write(out, diagnosis, theory(measured, config, samples, arguments.smoothness))

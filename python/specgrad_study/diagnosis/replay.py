@@ -18,7 +18,6 @@ from specgrad_fl import engine, machine, prepare, storage
 from specgrad_fl.config import Config
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import RunError
-from specgrad_fl.partition import Partition
 from specgrad_fl.runs import RunDirectory
 from torch import Tensor
 
@@ -90,7 +89,7 @@ def along(
     with copy.locked():
         config, dataset, partition = prepare.prepare(config)
         if source is not None:
-            partition = Partition.load(source.partition_path)
+            partition = source.partition()
             partition.check(dataset)
         store = _Store(out, request.key(config))
         missing = [number for number in wanted if store.get(number) is None]
