@@ -294,7 +294,9 @@ def _meant(flag: str, value: str, parser: Parser) -> str:
 
 def _say(sentence: Warning | str, *_: Any) -> None:
     """One line on standard error; also in the place of ``warnings.showwarning``."""
-    print(f"specgrad-fl: {sentence}", file=sys.stderr)
+    # names of a stranger's files may hold what a terminal obeys
+    lines = (printable(line, sys.maxsize) for line in str(sentence).split("\n"))
+    print("specgrad-fl: " + "\n".join(lines), file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -34,7 +34,7 @@ class Diverged(RunError):
 MOST_TEXT = 300
 
 
-def printable(text: object) -> str:
+def printable(text: object, most: int = MOST_TEXT) -> str:
     r"""Escape control characters and shorten a text that came from elsewhere.
 
     >>> printable("no \x1b[31mroom")
@@ -43,6 +43,6 @@ def printable(text: object) -> str:
     whole = str(text)
     shown = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode()
-        for each in whole[:MOST_TEXT]
+        for each in whole[:most]
     )
-    return shown if len(whole) <= MOST_TEXT else f"{shown}... ({len(whole):,} characters)"
+    return shown if len(whole) <= most else f"{shown}... ({len(whole):,} characters)"

@@ -324,6 +324,11 @@ def test_names_of_folders(tmp_path, capsys):
     (folder / "config.toml").write_text("")
     assert cli.main(["list", str(folder.parent)]) == 0
     assert "\\x1b[2Jrun" in capsys.readouterr().out
+    (folder / "config.toml").write_text('lr = "\x9b2J\n')
+    assert cli.main(["list", str(folder.parent)]) == 2
+    said = capsys.readouterr().err
+    assert "\\x1b[2Jrun" in said
+    assert said.strip().isprintable()
 
 
 @pytest.mark.pictures
