@@ -5,6 +5,7 @@ A child ends when its parent does, however that ends: it reads the end of its so
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -171,14 +172,17 @@ class Pool:
         """End all processes."""
         for link in self._links:
             link.close()
-        for child in self._processes:
-            try:
-                child.wait(SECONDS_TO_LEAVE)
-            except subprocess.TimeoutExpired:  # busy with something that nobody wants any more
-                child.terminate()
-                try:
+        try:
+            for child in self._processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(SECONDS_TO_LEAVE)
-                except subprocess.TimeoutExpired:  # stopped, so that it sees no other signal
+                    continue
+                child.terminate()  # busy with something that nobody wants any more
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(SECONDS_TO_LEAVE)
+        finally:  # also where an interrupt comes again
+            for child in self._processes:
+                if child.returncode is None:  # stopped, so that it sees no other signal
                     child.kill()
                     child.wait()
 
