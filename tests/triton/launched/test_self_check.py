@@ -179,7 +179,7 @@ def test_a_lack_of_memory_is_no_fault_of_the_kernels(checking, monkeypatch):
 
 
 def test_kernels_compiled_ahead_serve_the_first_call(checking, monkeypatch, capsys):
-    arguments = ["compile", "--target", "sm_80", "--model", "vit", "--method", "centralize"]
+    arguments = ["compile", "--target", "sm_80", "--model", "resnet20", "--method", "centralize"]
     assert command.main(arguments) == 0
     said = capsys.readouterr()
     assert "1 of 1: subtract_means" in said.err
@@ -189,7 +189,7 @@ def test_kernels_compiled_ahead_serve_the_first_call(checking, monkeypatch, caps
         knobs.compilation, "listener", lambda **found: hits.append(found["cache_hit"])
     )
     binding.store_addresses.device_caches.clear()
-    grads = _grads()
+    grads = random_grads([(4, 8)] * 19)  # as many as the model's layers
     launch.run(grads, SPEC)
     checking.work()
     assert hits
