@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -78,6 +79,7 @@ def test_unfit_cards_are_refused_in_a_sentence(monkeypatch, properties, sentence
 def _use_launcher(monkeypatch, get_current_target):
     active = SimpleNamespace(get_current_target=get_current_target)
     monkeypatch.setattr("triton.runtime.driver", SimpleNamespace(active=active))
+    monkeypatch.setattr(compiling, "hash_triton", lambda: None)
 
 
 @pytest.fixture
@@ -276,6 +278,22 @@ def test_compiling_goes_on_side_by_side_and_says_how_far_it_is(capsys):
     assert len(said) == 4
     assert "compiling 3 GPU kernels" in said[0]
     assert "3 of 3" in said[3]
+
+
+def test_kernels_side_by_side_wait_for_one_hash_of_triton(monkeypatch):
+    hashed = []
+
+    def hash_slowly():
+        time.sleep(0.1)
+        hashed.append(1)
+
+    monkeypatch.setattr(compiling.runtime_cache, "triton_key", hash_slowly)
+    monkeypatch.setattr(compiling, "hash_triton", cache(compiling.hash_triton.__wrapped__))
+    monkeypatch.setattr(compiling.triton, "compile", lambda *_, **__: len(hashed))
+    compiling.hash_triton()
+    wanted = compiling.variants(MODELS["resnet20"], FilterSpec())
+    compile_one = partial(compiling.compile_offline, architecture="sm_80")
+    assert compiling.side_by_side(wanted, compile_one) == [1, 1, 1]
 
 
 def test_a_kernel_that_cannot_be_compiled_raises_when_the_others_are_done():

@@ -55,6 +55,9 @@ def launcher_problem() -> str | None:
     """Return why Triton cannot launch here: it compiles a part of itself at its first use."""
     from triton.runtime import driver
 
+    from specgrad_kernels.backends.triton import compiling
+
+    compiling.hash_triton()  # while the C compiler runs
     try:
         driver.active.get_current_target()
     except Exception as error:  # whatever a compiler, a linker or a driver may say

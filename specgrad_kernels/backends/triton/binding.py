@@ -78,8 +78,8 @@ class AddressTable:
 
     def __init__(self, count: int, device: torch.device, stream: int) -> None:
         sizes = addresses_per_launch(count)
-        self.tensor = torch.empty(sum(sizes), dtype=torch.int64, device=device)
-        self._padding = [0] * (sum(sizes) - count)
+        self._length = sum(sizes)
+        self.tensor = torch.empty(self._length, dtype=torch.int64, device=device)
         self._writes = []
         for first, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
             part = {"table_ptr": self.tensor[first:], **WRITER_OPTIONS}
@@ -87,7 +87,7 @@ class AddressTable:
             self._writes.append((write, first, first + size))
 
     def write(self, addresses: Sequence[int]) -> None:
-        """Replace the addresses; as many as the table was made for."""
-        padded = [*addresses, *self._padding]
+        """Replace the addresses; no more than the table was made for."""
+        padded = [*addresses, *[0] * (self._length - len(addresses))]
         for write, first, end in self._writes:
             write(tuple(padded[first:end]))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from inspect import getsource
 from typing import Any, TypeVar
 
@@ -16,6 +18,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime import cache as runtime_cache
 from triton.runtime.jit import JITFunction
 
 from specgrad_kernels.backends.triton import binding, schedule, targets
@@ -131,8 +134,20 @@ def source_of(variant: Variant, architecture: str) -> ASTSource:
     return ASTSource(kernel, signature, constants, aligned)
 
 
+@cache
+def hash_triton() -> threading.Thread:
+    """Start to hash Triton's library, 500 MB, which the first key of a process is made of.
+
+    Kernels that are compiled side by side would each hash it; whoever can, starts this early.
+    """
+    thread = threading.Thread(target=getattr(runtime_cache, "triton_key", int), daemon=True)
+    thread.start()
+    return thread
+
+
 def compile_offline(variant: Variant, architecture: str) -> Any:
     """Compile for a GPU that need not be here, into Triton's cache."""
+    hash_triton().join()
     source = source_of(variant, architecture)
     options = variant.options(architecture)
     return triton.compile(source, target=gpu_target(architecture), options=options)
@@ -153,6 +168,7 @@ def compile_here(variant: Variant, device: torch.device) -> Any:
     architecture = targets.architecture_of(device)
     arguments = variant.tensor_dtypes() | variant.constants(architecture)
     values = [arguments[name] for name in kernel.arg_names]
+    hash_triton().join()
     # which device is the current one is a matter of each thread
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         return kernel.warmup(*values, grid=(1,), **variant.options(architecture))

@@ -6,6 +6,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -145,15 +146,24 @@ class StreamBuffers:
                 grads[index].copy_(copy)
 
 
-def run_schedule(plan: Schedule, grads: Sequence[Tensor]) -> None:
-    """Filter gradients of one dtype by a schedule made for them, once, on the current stream."""
-    device = grads[0].device
+def run_schedule(plan: Schedule, lists: Sequence[Sequence[Tensor]], room: int) -> None:
+    """Filter lists of gradients of one dtype, one after the other, by a schedule made for each.
+
+    ``room`` is the number of addresses whose kernels are used, at least those of a list.
+    """
+    device = lists[0][0].device
     stream, _ = stream_of(device)
-    table = AddressTable(len(grads), device, stream)
-    table.write([grad.data_ptr() for grad in grads])
-    group = DtypeGroup(plan, grads[0].dtype, device)
-    for launch, arguments in group.launches(table.tensor):
-        binding.bind(stream, KERNELS[launch.kernel], (len(launch.programs),), arguments)()
+    table = AddressTable(max(room, len(lists[0])), device, stream)
+    group = DtypeGroup(plan, lists[0][0].dtype, device)
+    launches = list(group.launches(table.tensor))  # keeps their memory until the end
+    bound = [
+        binding.bind(stream, KERNELS[launch.kernel], (len(launch.programs),), arguments)
+        for launch, arguments in launches
+    ]
+    for grads in lists:
+        table.write([grad.data_ptr() for grad in grads])
+        for call in bound:
+            call()
     wait_for(device)
 
 
@@ -187,6 +197,8 @@ class PreparedCall:
 
     def __init__(self, grads: Sequence[Tensor], spec: FilterSpec) -> None:
         checks.check_grads(grads, spec)
+        if not binding.INTERPRETING:
+            compiling.hash_triton()
         self.spec = spec
         self.device = grads[0].device
         self.pinned = False
@@ -202,7 +214,9 @@ class PreparedCall:
             for dtype, signals in self._sort_signals(grads).items()
         ]
         if not binding.INTERPRETING:
-            self._compile_and_check()
+            self._kernels = self._compile()
+            if self_check.enabled(self.device):
+                self.check()
         # Other streams may use the tables next, and know nothing of these copies.
         wait_for(self.device)
 
@@ -225,18 +239,20 @@ class PreparedCall:
             by_dtype.setdefault(grad.dtype, []).extend(signals)
         return by_dtype
 
-    def _compile_and_check(self) -> None:
+    def _compile(self) -> dict[Variant, Any]:
         wanted = [variant for group in self.groups for variant in group.variants]
         with failures.recorded(self.device, "compiling a kernel"):
             compiled = compiling.side_by_side(
                 wanted, lambda variant: compiling.compile_here(variant, self.device)
             )
-        if not self_check.enabled(self.device):
-            return
-        kernels = dict(zip(wanted, compiled, strict=True))
+        return dict(zip(wanted, compiled, strict=True))
+
+    def check(self) -> None:
+        """Let the kernels check themselves where they have not on such a device."""
+        run = partial(run_schedule, room=len(self._sizes))
         for group in self.groups:
-            own = {variant: kernels[variant] for variant in group.variants}
-            self_check.check(group.schedule, self.spec, self.device, own, run_schedule)
+            own = {variant: self._kernels[variant] for variant in group.variants}
+            self_check.check(group.schedule, self.spec, self.device, own, run)
 
     @property
     def launches(self) -> int:

@@ -78,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     targets = options.target or architectures_here()
     if not targets:
         parser.error("PyTorch sees no GPU here; name one, such as --target sm_90")
+    compiling.hash_triton()
     wanted: dict[compiling.Variant, None] = {}
     for method in options.method or ["fft"]:
         spec = FilterSpec(method, ratio=options.ratio)

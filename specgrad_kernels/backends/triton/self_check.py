@@ -34,8 +34,8 @@ FOLDER = "specgrad_self_check"
 TOLERANCE = 4.0
 """Times the error bound that a plan promises: a wrong kernel misses it by orders of magnitude."""
 
-RunSchedule = Callable[[Schedule, Sequence[Tensor]], None]
-"""Filters gradients of one dtype in place by a schedule made for them, and waits."""
+RunSchedule = Callable[[Schedule, Sequence[Sequence[Tensor]]], None]
+"""Filters lists of gradients of one dtype in place by a schedule made for each, and waits."""
 
 
 def enabled(device: torch.device) -> bool:
@@ -89,8 +89,10 @@ def _band_probes(members: Sequence[Removal], wide: bool, double: bool) -> list[R
     grids = [removal.grid for removal in members if removal.grid is not None]
     longest = max(members, key=lambda removal: removal.grid.hop if removal.grid else 0)
     logs = {grid.log_rows for grid in grids} | ({WIDE_LINE} if wide else set())
-    # columns, log of the middle, log of the rows; nine columns have a way of their own
-    factors = [(9 if log <= 6 else 3, 0, log) for log in sorted(logs - {0})]
+    # columns, log of the middle, log of the rows; nine columns have a way of their own, and the
+    # longest lines have no more columns than it takes to have complex values
+    columns_of = {3: 9, 5: 9, 6: 9, WIDE_LINE: 2}
+    factors = [(columns_of.get(log, 3), 0, log) for log in sorted(logs - {0})]
     factors += [(3, log, 3) for log in sorted({grid.log_middle for grid in grids} - {0})]
     if 0 in logs:
         factors.append((1, 0, 0))
@@ -139,35 +141,40 @@ def _check_probes(
     plan = schedule.build_for(
         list(zip(signals, pairs, strict=True)), spec.boundary, dtype is torch.float64
     )
-    random = np.random.default_rng(0)
+    generator = torch.Generator().manual_seed(0)
     samples = [
-        torch.from_numpy(random.standard_normal(removal.d) + 0.25).to(dtype) for removal in removals
+        torch.randn(removal.d, generator=generator, dtype=torch.float64, device="cpu")
+        .add_(0.25)
+        .to(dtype)
+        for removal in removals
     ]
-    results = []
-    for _ in (0, 1):
-        grads = []
-        for sample in samples:
-            grads.append(sample.to(device, copy=True))
-            grads.append(torch.empty(len(sample) + 1, dtype=dtype, device=device)[1:])
-            grads[-1].copy_(sample)
-        run(plan, grads)
-        results.append([grad.cpu() for grad in grads])
-    for place, removal in enumerate(pairs):
-        first, second = results[0][place], results[1][place]
-        way = "off by one element" if place % 2 else "aligned"
-        what = f"{removal.describe()}, {str(dtype).removeprefix('torch.')}, {way}"
-        if not torch.equal(first, second):
-            raise ArithmeticError(f"two runs of one probe differ ({what})")
-        exact = samples[place // 2].double()
+    both = [
+        [grad for sample in samples for grad in _placed_both_ways(sample, device)] for _ in (0, 1)
+    ]
+    run(plan, both)
+    first, second = ([grad.cpu() for grad in grads] for grads in both)
+    for place, removal in enumerate(removals):
+        exact = samples[place].double()
         norm = float(exact.norm())
         assert removal.wanted is not None
         exact = removal.wanted.equation(exact[None])[0]
-        error = float((first.double() - exact).norm()) / norm
         allowed = TOLERANCE * _promised(removal, dtype)
-        if not error <= allowed:
-            raise ArithmeticError(
-                f"a probe is {error:.1e} from the exact result, {allowed:.1e} is allowed ({what})"
-            )
+        for index, way in ((2 * place, "aligned"), (2 * place + 1, "off by one element")):
+            what = f"{removal.describe()}, {str(dtype).removeprefix('torch.')}, {way}"
+            if not torch.equal(first[index], second[index]):
+                raise ArithmeticError(f"two runs of one probe differ ({what})")
+            error = float((first[index].double() - exact).norm()) / norm
+            if not error <= allowed:
+                raise ArithmeticError(
+                    f"a probe is {error:.1e} from the exact result, {allowed:.1e} is allowed "
+                    f"({what})"
+                )
+
+
+def _placed_both_ways(sample: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Copy a signal to a device: aligned, and off by one element."""
+    aligned = sample.to(device, copy=True)
+    return aligned, torch.cat([aligned[:1], aligned])[1:]
 
 
 def _promised(removal: Removal, dtype: torch.dtype) -> float:

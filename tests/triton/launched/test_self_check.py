@@ -113,12 +113,10 @@ def test_a_miscompiled_kernel_is_found(checking, monkeypatch):
 
 def test_results_that_change_from_run_to_run_are_found(checking, monkeypatch):
     run = launch.run_schedule
-    times = []
 
-    def unsteady(plan, grads):
-        run(plan, grads)
-        times.append(1)
-        grads[0][0] += 1e-7 * len(times)
+    def unsteady(plan, lists, room):
+        run(plan, lists, room)
+        lists[1][0].mul_(1 + 1e-6)
 
     monkeypatch.setattr(launch, "run_schedule", unsteady)
     _falls_back_once("two runs of one probe differ")
@@ -171,7 +169,7 @@ def test_a_corrupt_cache_is_a_warning_under_auto(checking, tmp_path, suffix):
 
 
 def test_a_lack_of_memory_is_no_fault_of_the_kernels(checking, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise torch.OutOfMemoryError("planted")
 
     monkeypatch.setattr(launch, "run_schedule", full)
@@ -181,7 +179,7 @@ def test_a_lack_of_memory_is_no_fault_of_the_kernels(checking, monkeypatch):
 
 
 def test_kernels_compiled_ahead_serve_the_first_call(checking, monkeypatch, capsys):
-    arguments = ["compile", "--target", "sm_80", "--model", "vit", "--method", "centralize"]
+    arguments = ["compile", "--target", "sm_80", "--model", "resnet20", "--method", "centralize"]
     assert command.main(arguments) == 0
     said = capsys.readouterr()
     assert "1 of 1: subtract_means" in said.err
@@ -191,7 +189,7 @@ def test_kernels_compiled_ahead_serve_the_first_call(checking, monkeypatch, caps
         knobs.compilation, "listener", lambda **found: hits.append(found["cache_hit"])
     )
     binding.store_addresses.device_caches.clear()
-    grads = _grads()
+    grads = random_grads([(4, 8)] * 19)  # as many as the model's layers
     launch.run(grads, SPEC)
     checking.work()
     assert hits
