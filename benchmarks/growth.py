@@ -30,7 +30,7 @@ CASES: dict[str, list[dict[str, int]]] = {
     "clients": [{"clients": 10**k, "active": 10} for k in (1, 2, 3, 4)],
     "active": [{"clients": 10**4, "active": 10**k} for k in (1, 2, 3)],
     "rounds": [{"clients": 10, "active": 2, "rounds": 10**k} for k in (1, 2, 3, 4)],
-    "weights": [{"clients": 10, "active": 2, "rounds": 4, "weights": 10**k} for k in range(4, 9)],
+    "weights": [{"clients": 10, "active": 2, "rounds": 8, "weights": 10**k} for k in range(4, 9)],
     "states": [{"clients": 10**4, "active": 1000, "rounds": 12, "scaffold": 1}],
 }
 # rounds at the end over which the cost of one is taken

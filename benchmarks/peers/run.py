@@ -137,15 +137,17 @@ def measure(workload: str, names: Sequence[str], turns: int) -> dict[str, dict[s
     return rows
 
 
-def versions() -> dict[str, str]:
-    """Version of each peer, as its environment has it."""
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """Version of each chosen peer, as its environment has it."""
     code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    environments = {WAYS[name].environment for name in names}
     return {
         package: subprocess.run(
             [str(ENVIRONMENTS / name / "bin" / "python"), "-c", code, package],
             capture_output=True, text=True, check=True,
         ).stdout.strip()
         for name, package in PACKAGES.items()
+        if name in environments
     }  # fmt: skip
 
 
@@ -213,7 +215,10 @@ def main() -> None:
     if arguments.json and arguments.json.is_file():
         result = json.loads(arguments.json.read_text())
     facts = machine.describe()
-    facts["versions"] |= {"peers": versions(), "python": platform.python_version()}
+    facts["versions"] |= {
+        "peers": versions(arguments.contenders),
+        "python": platform.python_version(),
+    }
     for workload in arguments.workloads:
         rows = measure(workload, arguments.contenders, arguments.turns)
         result["workloads"][workload] = rows
