@@ -169,7 +169,7 @@ PEER_PACKAGES := pfl==0.6.0 flwr[simulation]==1.41.0 blazefl==2.0.3
 
 $(PEERS)/installed: $(VENV)/installed
 	for package in $(PEER_PACKAGES); do \
-		folder=$(PEERS)/$$(echo $$package | sed 's/flwr/flower/; s/[[=].*//'); \
+		folder=$(PEERS)/$$(echo $$package | sed 's/flwr/flower/; s/[=[].*//'); \
 		$(PYTHON) -m venv $$folder && \
 		$$folder/bin/pip install --quiet torch==2.13.0 numpy tqdm || exit 1; \
 		case $$package in blazefl*) options="--no-deps --ignore-requires-python";; *) options=;; esac; \

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ CASES: dict[str, list[dict[str, int]]] = {
     "clients": [{"clients": 10**k, "active": 10} for k in (1, 2, 3, 4)],
     "active": [{"clients": 10**4, "active": 10**k} for k in (1, 2, 3)],
     "rounds": [{"clients": 10, "active": 2, "rounds": 10**k} for k in (1, 2, 3, 4)],
-    "weights": [{"clients": 10, "active": 2, "rounds": 4, "weights": 10**k} for k in range(4, 9)],
+    "weights": [{"clients": 10, "active": 2, "rounds": 8, "weights": 10**k} for k in range(4, 9)],
     "states": [{"clients": 10**4, "active": 1000, "rounds": 12, "scaffold": 1}],
 }
 # rounds at the end over which the cost of one is taken
@@ -132,11 +134,17 @@ def measure(case: dict[str, int]) -> dict[str, float]:
 
 SHOWN = {
     "round": "seconds a round",
-    "books": "seconds a round for records and checkpoint",
+    "books": "of it records and checkpoint",
     "mib": "memory, MiB",
     "written": "bytes written a round",
     "start": "seconds to the first round",
-    "resume": "seconds to resume, with a round",
+    "resume": "seconds to resume and play a round",
+}
+AXES = {
+    "clients": "clients, 10 active",
+    "active": "active of 10,000 clients",
+    "rounds": "rounds, 2 of 10 clients active",
+    "weights": "weights, 2 of 10 clients active",
 }
 
 
@@ -171,8 +179,12 @@ def plot(result: dict[str, Any], path: Path) -> None:
             axis.loglog([row["case"][sweep] for row in rows], [row[name] for row in rows], "o-")
             axis.grid(alpha=0.3)
             if not column:
-                axis.set_ylabel(title, fontsize=7)
-        axes[-1][column].set_xlabel(sweep)
+                axis.set_ylabel("\n".join(textwrap.wrap(title, 18)), fontsize=8)
+        axes[-1][column].set_xlabel(AXES[sweep])
+    for (axis, *_), name in zip(axes, SHOWN, strict=True):
+        values = [row[name] for sweep in sweeps for row in result["cases"][sweep]]
+        decades = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+        axis.set_ylim(*(10.0**each for each in decades))
     figure.tight_layout()
     figure.savefig(path, dpi=100)
 

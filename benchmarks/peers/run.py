@@ -137,15 +137,17 @@ def measure(workload: str, names: Sequence[str], turns: int) -> dict[str, dict[s
     return rows
 
 
-def versions() -> dict[str, str]:
-    """Version of each peer, as its environment has it."""
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """Version of each chosen peer, as its environment has it."""
     code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    environments = {WAYS[name].environment for name in names}
     return {
         package: subprocess.run(
             [str(ENVIRONMENTS / name / "bin" / "python"), "-c", code, package],
             capture_output=True, text=True, check=True,
         ).stdout.strip()
         for name, package in PACKAGES.items()
+        if name in environments
     }  # fmt: skip
 
 
@@ -154,23 +156,33 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(values), min(values), max(values)
 
 
+def told(values: Sequence[float]) -> str:
+    """Median and, in brackets, least and most."""
+    middle, least, most = interval(values)
+    return f"{middle:.3f} ({least:.3f} to {most:.3f})"
+
+
 def table(result: dict[str, Any]) -> str:
     """A Markdown table for each workload, the fastest first."""
     lines = []
     for name, rows in result["workloads"].items():
-        ours = statistics.median(rows[OURS]["wall"]) if OURS in rows else None
         lines += [
             f"**{WORKLOADS[name].title}**, seconds a round, median (least to most)\n",
-            "| contender | wall | CPU | wall over ours | memory |\n|---|---|---|---|---|",
+            "| contender | wall | CPU | wall over ours | CPU over ours | memory |",
+            "|---|---|---|---|---|---|",
         ]
-        for contender, row in sorted(
-            rows.items(), key=lambda pair: statistics.median(pair[1]["wall"])
-        ):
-            wall, least, most = interval(row["wall"])
-            ratio = f"{wall / ours:.2f}" if ours else "-"
+        middles = {
+            contender: [statistics.median(row[clock]) for clock in ("wall", "cpu")]
+            for contender, row in rows.items()
+        }
+        for contender in sorted(middles, key=middles.__getitem__):
+            row, ratios = rows[contender], ["-", "-"]
+            if OURS in rows:
+                pairs = zip(middles[contender], middles[OURS], strict=True)
+                ratios = [f"{other / ours:.2f}" for other, ours in pairs]
             lines.append(
-                f"| {contender} | {wall:.3f} ({least:.3f} to {most:.3f}) | "
-                f"{statistics.median(row['cpu']):.2f} | {ratio} | {row['mib']:.0f} MiB |"
+                f"| {contender} | {told(row['wall'])} | {told(row['cpu'])} | "
+                f"{' | '.join(ratios)} | {row['mib']:.0f} MiB |"
             )
         lines.append("")
     return "\n".join(lines)
@@ -213,7 +225,10 @@ def main() -> None:
     if arguments.json and arguments.json.is_file():
         result = json.loads(arguments.json.read_text())
     facts = machine.describe()
-    facts["versions"] |= {"peers": versions(), "python": platform.python_version()}
+    facts["versions"] |= {
+        "peers": versions(arguments.contenders),
+        "python": platform.python_version(),
+    }
     for workload in arguments.workloads:
         rows = measure(workload, arguments.contenders, arguments.turns)
         result["workloads"][workload] = rows

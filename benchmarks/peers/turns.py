@@ -137,12 +137,16 @@ def age() -> float:
 
 
 def mib_of(root: int | str = "self") -> float:
-    """Memory of a process and its descendants; shared pages count once."""
+    """Memory of a process and its descendants; what they share counts once.
+
+    Pages of files, such as libraries, are left out: strangers that map them change their share.
+    """
     total = 0
     for process in _family(root):
         with contextlib.suppress(OSError):  # it has just ended
             text = Path(f"/proc/{process}/smaps_rollup").read_text()
-            total += int(text.split("Pss:")[1].split()[0])
+            for kind in ("Pss_Anon:", "Pss_Shmem:"):
+                total += int(text.split(kind)[1].split()[0])
     return total / 1024
 
 

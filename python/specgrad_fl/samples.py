@@ -114,12 +114,6 @@ class Samples:
             drawn[0] = indices[drawn[0]]
             yield from to_device(drawn, self.device).split(batch_size, 1)
 
-    def train_batches(
-        self, indices: Tensor, epochs: int, batch_size: int, generator: torch.Generator
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of one client, as they are trained."""
-        return map(self.gather, self.train_draws(indices, epochs, batch_size, generator))
-
     def stacked_batches(
         self,
         held: list[Tensor],
@@ -127,7 +121,7 @@ class Samples:
         batch_size: int,
         generators: Iterable[torch.Generator],
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Batches of several clients at once, each of them as of :meth:`train_batches`.
+        """Batches of several clients at once, each of them as of :meth:`train_draws`.
 
         Clients are in descending order of steps; those that are done are left out. Yields samples
         and labels ``[K, B, ...]`` and the samples that count in each row ``[K]``; what follows

@@ -75,11 +75,16 @@ def normalised(samples: Samples) -> torch.Tensor:
     return (samples.train_x.permute(0, 3, 1, 2).float() / 255 - mean) / std
 
 
+def trained(samples: Samples, *drawing):
+    """Batches of one client, as they are trained."""
+    return map(samples.gather, samples.train_draws(*drawing))
+
+
 def test_batches_without_augmentation():
     samples = images(0, False)
     expected = normalised(samples)
     seen = []
-    for x, y in samples.train_batches(torch.arange(3, 20), 2, 5, torch.Generator()):
+    for x, y in trained(samples, torch.arange(3, 20), 2, 5, torch.Generator()):
         assert torch.allclose(x, expected[y], atol=1e-5)
         assert x.is_contiguous(memory_format=torch.channels_last)
         seen += y.tolist()
@@ -92,7 +97,7 @@ def test_augmented_image_is_a_shifted_or_flipped_original(channels_last):
     samples = images(2, True, channels_last)
     originals = normalised(samples)
     kinds = set()
-    for x, y in samples.train_batches(torch.arange(20), 40, 7, torch.Generator().manual_seed(1)):
+    for x, y in trained(samples, torch.arange(20), 40, 7, torch.Generator().manual_seed(1)):
         for image, label in zip(x, y.tolist(), strict=True):
             kinds.add(match(image, originals[label]))
     assert len(kinds) == 2 * 25
@@ -114,7 +119,7 @@ def match(image: torch.Tensor, original: torch.Tensor) -> tuple[bool, int, int]:
 def test_half_of_the_images_are_not_cropped():
     samples = images(2, False)
     originals = normalised(samples)
-    batches = samples.train_batches(torch.arange(20), 50, 20, torch.Generator().manual_seed(1))
+    batches = trained(samples, torch.arange(20), 50, 20, torch.Generator().manual_seed(1))
     offsets = [
         match(i, originals[label]) for x, y in batches for i, label in zip(x, y, strict=True)
     ]
@@ -128,7 +133,7 @@ def test_tokens_pass_through():
     labels = torch.tensor([0, 1, 0])
     arrays = {"train_x": tokens, "train_y": labels, "test_x": tokens, "test_y": labels}
     samples = Samples(kind, arrays, torch.device("cpu"))
-    ((x, y),) = samples.train_batches(torch.tensor([1]), 1, 5, torch.Generator())
+    ((x, y),) = trained(samples, torch.tensor([1]), 1, 5, torch.Generator())
     assert x.tolist() == [[4, 5, 6, 7]]
     assert y.tolist() == [1]
 

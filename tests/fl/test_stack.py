@@ -141,7 +141,7 @@ def test_augmented_batches_are_those_of_single_clients():
     stacked = list(samples.stacked_batches(held, epochs, 4, seeds))
     for client in range(3):
         seed = torch.Generator().manual_seed(client)
-        alone = list(samples.train_batches(held[client], epochs[client], 4, seed))
+        alone = [*map(samples.gather, samples.train_draws(held[client], epochs[client], 4, seed))]
         rows = [batch for batch in stacked if len(batch[0]) > client]
         assert len(rows) == len(alone)
         for (x, y), (xs, ys, counts) in zip(alone, rows, strict=True):
