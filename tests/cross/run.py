@@ -27,6 +27,7 @@ from torch import Tensor
 from specgrad_kernels import filter_grads_
 from specgrad_kernels.backends import cpp
 from specgrad_kernels.design import stored_rounding
+from specgrad_kernels.kinds import KINDS
 from specgrad_kernels.layout import collapse, signal_shape
 from specgrad_kernels.spec import FilterSpec
 
@@ -52,6 +53,8 @@ SPECS = (
     {"method": "centralize", "group_dims": 0},
     {"method": "spectrum", "gains": ((0.0, 0.2), (0.5, 1.0))},
     {"method": "spectrum", "gains": ((0.0, 0.0), (0.1, 0.0), (0.1, 1.0))},
+    {"method": "fft_high"},
+    {"method": "random", "seed": 3},
 )
 SHAPES = ((39,), (1001,), (16, 3, 3, 3), (64, 64, 3, 3), (10_007,), (8, 2027), (3, 67_500))
 LENGTHS = tuple(map(math.prod, SHAPES))
@@ -114,6 +117,8 @@ def make_case(grad: Tensor, options: dict[str, Any]) -> Case | None:
 
 
 def all_cases() -> list[Case]:
+    with_kernels = {name for name, kind in KINDS.items() if kind.has_kernel}
+    assert with_kernels == {options["method"] for options in SPECS}
     made = (
         make_case(grad, options)
         for options in SPECS
