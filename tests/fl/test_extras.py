@@ -26,18 +26,18 @@ LINES = {
     "data": (("data", "list"), set()),
     "flower": (("flower", "keys", "--host=a"), {"flwr"}),
 }
-# One process imports torch; a child of it, where a package is missing, runs one command.
+# One process imports torch; a child of it, where packages are missing, runs one command.
 PROGRAM = """
 import contextlib, io, json, os, sys
 import matplotlib.figure, matplotlib.ticker, safetensors.torch, scipy.stats, torch, torch._dynamo
 
-def outcome(package, line):
+def outcome(packages, line):
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        for name in [n for n in sys.modules if n.partition(".")[0] == package]:
+        for name in [n for n in sys.modules if n.partition(".")[0] in packages]:
             del sys.modules[name]
-        sys.modules[package] = None
+        sys.modules.update(dict.fromkeys(packages))
         from specgrad_fl import cli
         error = io.StringIO()
         with contextlib.redirect_stderr(error), contextlib.redirect_stdout(io.StringIO()):
@@ -57,12 +57,12 @@ json.dump([outcome(*case) for case in cases], sys.stdout)
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
     """The message of each command without each package that it needs."""
-    cases = [(package, name) for name, (_, needs) in LINES.items() for package in sorted(needs)]
-    cases += [(package, name) for name in ("list", "data") for package in EXTRAS]
+    cases = [((package,), name) for name, (_, needs) in LINES.items() for package in sorted(needs)]
+    cases += [(tuple(EXTRAS), name) for name in ("list", "data")]
     folder = tmp_path_factory.mktemp("without")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        input=json.dumps([(package, LINES[name][0]) for package, name in cases]),
+        input=json.dumps([(packages, LINES[name][0]) for packages, name in cases]),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -80,10 +80,11 @@ def test_every_command_is_tried():
 
 
 def test_a_missing_package_is_a_sentence_with_the_command(outcomes):
-    for (package, name), (code, error) in outcomes.items():
+    for (packages, name), (code, error) in outcomes.items():
         if name in ("list", "data"):
-            assert (code, error) == (0, ""), (package, name)
+            assert (code, error) == (0, ""), name
             continue
+        (package,) = packages
         assert code == 2, (package, name, error)
         assert error.startswith("specgrad-fl: "), (package, name, error)
         assert error.count("\n") == 1, (package, name, error)

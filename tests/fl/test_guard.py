@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from representatives import only
 from specgrad_fl import models, results, storage, training
 from specgrad_fl.engine import Engine
 from specgrad_fl.errors import Diverged
@@ -59,7 +60,9 @@ def test_coordinates_are_averaged_robustly():
     assert torch.equal(median(rows[:1], torch.ones(1)), rows[0])
 
 
-@pytest.mark.parametrize("value", [1e2, 1e4, 1e30, 3e38, -3e38, np.inf, np.nan])
+@pytest.mark.parametrize(
+    "value", only([1e2, np.nan], [1e2, 1e4, 1e30, 3e38, -3e38, np.inf, np.nan])
+)
 def test_one_poisoned_client_of_ten_changes_little(play, monkeypatch, value):
     """And the record says who was left out, and why."""
     settings = {**SETTINGS, "rounds": 12, "eval_every": 12}
