@@ -12,7 +12,7 @@ from specgrad_fl import plots
 
 from specgrad_study.paper.archive import Archive
 from specgrad_study.paper.claims import LEAST_SEEDS, Interval
-from specgrad_study.paper.numbers import paper_numbers
+from specgrad_study.paper.published import paper_numbers
 
 if TYPE_CHECKING:
     from specgrad_study.paper.experiment import Part
