@@ -40,8 +40,7 @@ def _threads(count: int) -> str:
 def _provenance(results: dict[str, Any]) -> str:
     machine = results["machine"]
     return (
-        f"{machine['cpu']}, {machine['instruction_set']}, torch {results['versions']['torch']}, "
-        f"commit {results['commit'] or 'unknown'}"
+        f"{machine['cpu']}, {machine['instruction_set']}, torch {results['versions']['torch']}"
     )
 
 

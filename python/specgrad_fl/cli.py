@@ -289,7 +289,10 @@ def _meant(flag: str, value: str, parser: Parser) -> str:
         if name in FREE + OF_ALL:
             return f"it is an option of the filter: write --filter-option {name}={value}"
     otherwise = f"see {parser.prog} --help"
-    return suggest(flag, parser.flags, otherwise) if flag.startswith("--") else otherwise
+    if not flag.startswith("--"):
+        return otherwise
+    hint = suggest(flag[2:], [known[2:] for known in parser.flags], otherwise)
+    return hint.replace("mean '", "mean '--")
 
 
 def _say(sentence: Warning | str, *_: Any) -> None:
