@@ -39,9 +39,7 @@ def _threads(count: int) -> str:
 
 def _provenance(results: dict[str, Any]) -> str:
     machine = results["machine"]
-    return (
-        f"{machine['cpu']}, {machine['instruction_set']}, torch {results['versions']['torch']}"
-    )
+    return f"{machine['cpu']}, {machine['instruction_set']}, torch {results['versions']['torch']}"
 
 
 def _speed_up_panel(axes: Axes, rows: Sequence[dict[str, Any]], threads: int) -> None:
