@@ -98,6 +98,13 @@ IN_ONE_PLACE = {"clients": 1, "active": 1, "partition": "iid", "epochs": 1}
 SETTINGS_GRID = {"clients": (20, 50, 100), "epochs": (1, 5, 10), "participation": (0.05, 0.1, 0.2)}
 
 
+# of the preset cpu, whose other experiments have one seed
+THREE_SEEDS = (
+    *("strategies", "mechanism", "spectral-bias", "cka"),
+    *("tuned", "why", "relatives", "adaptive"),
+)
+
+
 def paper() -> Preset:
     """The paper's protocol, for a GPU."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -144,19 +151,7 @@ def cpu() -> Preset:
         name="cpu",
         base=Config(**PROTOCOL, **small, rounds=40, eval_every=5, eval_tail=5),
         seeds=(0,),
-        seeds_of=dict.fromkeys(
-            (
-                "strategies",
-                "mechanism",
-                "spectral-bias",
-                "cka",
-                "tuned",
-                "why",
-                "relatives",
-                "adaptive",
-            ),
-            (0, 1, 2),
-        ),
+        seeds_of=dict.fromkeys(THREE_SEEDS, (0, 1, 2)),
         datasets={
             "CIFAR-10": {},
             "CIFAR-10-C": {"dataset": "cifar10_c", **SHIFT},
