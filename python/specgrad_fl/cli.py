@@ -9,6 +9,7 @@ import errno
 import importlib
 import importlib.util
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -305,6 +306,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = argparse.Namespace(command="")
     with warnings.catch_warnings():
         warnings.showwarning = _say  # type: ignore[assignment]
+        # which tells while it is imported of its font cache and of folders without rights
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
         return _run(argv, arguments)
 
 
