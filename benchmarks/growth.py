@@ -1,4 +1,4 @@
-"""How a run's cost grows with clients, active clients, rounds and weights.
+"""Growth of a run's cost with clients, active clients, rounds and weights.
 
 ``python -m benchmarks.growth --json growth.json --plot growth.png``. Every case is a process of its
 own that plays a few rounds of small clients (10 samples of 8 x 8 pixels each) by ``train``.

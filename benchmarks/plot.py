@@ -39,10 +39,7 @@ def _threads(count: int) -> str:
 
 def _provenance(results: dict[str, Any]) -> str:
     machine = results["machine"]
-    return (
-        f"{machine['cpu']}, {machine['instruction_set']}, torch {results['versions']['torch']}, "
-        f"commit {results['commit'] or 'unknown'}"
-    )
+    return f"{machine['cpu']}, {machine['instruction_set']}, torch {results['versions']['torch']}"
 
 
 def _speed_up_panel(axes: Axes, rows: Sequence[dict[str, Any]], threads: int) -> None:
@@ -83,9 +80,9 @@ def speed_up_figure(results: dict[str, Any]) -> Figure:
     for axes, threads in zip(panels, counts, strict=True):
         _speed_up_panel(axes, rows, threads)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8, frameon=False)
-    figure.suptitle("Speed-up of one call over the PyTorch code that it replaces", fontsize=11)
-    figure.supxlabel(_provenance(results), fontsize=7, color="#555555")
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    title = "Speed-up of one call over the PyTorch code that it replaces"
+    figure.suptitle(f"{title}\n{_provenance(results)}", fontsize=10)
     return figure
 
 

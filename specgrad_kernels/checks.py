@@ -19,7 +19,7 @@ FLOAT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # 
 COMPUTED_IN = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 
 
-def check_kind(grad: Tensor, index: int) -> None:
+def check_tensor(grad: Tensor, index: int) -> None:
     """Refuse what is not a dense, real, materialised tensor of this process."""
     if not isinstance(grad, Tensor):
         raise TypeError(f"grads[{index}] must be a tensor or None; got {type(grad).__name__}")
@@ -63,7 +63,7 @@ def check_grads(grads: Sequence[Tensor | None], spec: FilterSpec) -> None:
     spec.check_count(len(grads))
     present = _present(grads)
     for index, grad in present:
-        check_kind(grad, index)
+        check_tensor(grad, index)
         if grad.device.type == "meta":
             raise TypeError(f"grads[{index}] is a meta tensor and holds no values to filter")
         if grad.requires_grad and torch.is_grad_enabled():

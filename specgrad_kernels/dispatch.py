@@ -58,7 +58,7 @@ def _filter_grads(grads: Sequence[Tensor], spec: str, backend: str) -> None:
 def _filter_grads_fake(grads: Sequence[Tensor], spec: str, backend: str) -> None:
     FilterSpec.from_text(spec).check_count(len(grads))
     for index, grad in enumerate(grads):
-        checks.check_kind(grad, index)
+        checks.check_tensor(grad, index)
 
 
 def _filter_grads_in_vmap(

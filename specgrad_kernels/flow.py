@@ -107,7 +107,7 @@ class Flow:
     """The data flow of one traced module.
 
     whole: the module holds all of the model's parameters, so its input and output are the model's.
-    kind: what each node does; ``inputs``: the nodes whose activations it reads, without sizes
+    role: what each node does; ``inputs``: the nodes whose activations it reads, without sizes
     and weights; ``behind``: the ``bit`` of the node and of all nodes that it depends on.
     """
 
@@ -116,7 +116,7 @@ class Flow:
         self.whole = whole
         self.nodes = list(graph.nodes)
         self.bit = {node: 1 << index for index, node in enumerate(self.nodes)}
-        self.kind: dict[fx.Node, str] = {}
+        self.role: dict[fx.Node, str] = {}
         self.inputs: dict[fx.Node, list[fx.Node]] = {}
         self.behind: dict[fx.Node, int] = {}
         self.kernels: dict[fx.Node, list[_Kernel]] = {}
@@ -126,11 +126,11 @@ class Flow:
             if node.op == "call_module"
         }
         for node in self.nodes:
-            inputs = [i for i in node.all_input_nodes if self.kind[i] not in ("constant", "size")]
+            inputs = [i for i in node.all_input_nodes if self.role[i] not in ("constant", "size")]
             # these read only the shape or type of their second operand
             inputs = inputs[:1] if node.target in _SHAPED_LIKE else inputs
             self.inputs[node] = inputs
-            self.kind[node] = self._kind_of(node, len(inputs))
+            self.role[node] = self._role_of(node, len(inputs))
             self.behind[node] = self.bit[node]
             for source in inputs:
                 self.behind[node] |= self.behind[source]
@@ -141,7 +141,7 @@ class Flow:
             return node.target in operations
         return isinstance(self.called[node], tuple(o for o in operations if isinstance(o, type)))
 
-    def _kind_of(self, node: fx.Node, inputs: int) -> str:
+    def _role_of(self, node: fx.Node, inputs: int) -> str:
         if node.op in ("placeholder", "output"):
             return node.op
         if inputs == 0:
@@ -149,22 +149,22 @@ class Flow:
         if node.target is getattr and node.args[1] in ("shape", "ndim", "device", "dtype"):
             return "size"
         if self._is(node, (*_POOLS, *_POOL)):
-            return self._kind_of_pool(node)
+            return self._role_of_pool(node)
         if self._is(node, _REDUCE):
             reduced = _each(_argument(node, 1, "dim", "axis"))
             return "global pool" if all(dim in (2, 3, 4, -1, -2) for dim in reduced) else "other"
-        kinds = (kind for kind, those in _OPERATIONS.items() if self._is(node, those))
-        kind = next(kinds, "other")
+        roles = (role for role, those in _OPERATIONS.items() if self._is(node, those))
+        role = next(roles, "other")
         called = self.called.get(node)
-        if kind == "linear" and called is not None and self._reads_channels_last(node):
+        if role == "linear" and called is not None and self._reads_channels_last(node):
             return "conv"
-        if kind in ("sum", "product") and inputs == 1 and node.target is not _ATTEND:
+        if role in ("sum", "product") and inputs == 1 and node.target is not _ATTEND:
             return "other"  # with a constant; attention may be that of a tensor to itself
-        if kind == "other" and called is not None and any(True for _ in called.parameters()):
+        if role == "other" and called is not None and any(True for _ in called.parameters()):
             return "linear map" if is_scale(called) else "opaque"
-        return kind
+        return role
 
-    def _kind_of_pool(self, node: fx.Node) -> str:
+    def _role_of_pool(self, node: fx.Node) -> str:
         """A pooling to one value is global; so is one whose window is computed from the input."""
         size = _argument(node, 1, "output_size", "kernel_size")
         size = getattr(self.called.get(node), "output_size", size)
@@ -179,19 +179,19 @@ class Flow:
                 dims = read.args[1:] or (read.kwargs.get("dims"),)
                 dims = _each(dims[0]) if len(dims) == 1 else dims
                 return len(dims) > 3 and dims == (0, *range(2, len(dims)), 1)
-            if self.kind[read] != "linear map" and not self._is(read, _SAMPLEWISE):
-                return self.kind[read] == "conv" and self._is(read, (nn.Linear,))
+            if self.role[read] != "linear map" and not self._is(read, _SAMPLEWISE):
+                return self.role[read] == "conv" and self._is(read, (nn.Linear,))
         return False
 
     def _kernels_at(self, node: fx.Node) -> list[_Kernel]:
         if node.op == "call_module":
             called = self.called[node]
-            if isinstance(called, nn.Linear) and self.kind[node] == "conv":
+            if isinstance(called, nn.Linear) and self.role[node] == "conv":
                 channels = (called.in_features, called.out_features)
                 weights = [p for p in called.parameters() if tuple(p.shape) == channels[::-1]]
                 return [_Kernel(each, (1, 1), (1, 1), channels, linear=True) for each in weights]
             return kernels_within(called)
-        if self.kind[node] != "conv":
+        if self.role[node] != "conv":
             return []
         stride = _each(_argument(node, 3, "stride") or 1)
         padded = any(pad not in (0, "valid", None) for pad in _each(_argument(node, 4, "padding")))
@@ -204,7 +204,7 @@ class Flow:
 
     def _parameters_behind(self, node: fx.Node) -> Iterator[nn.Parameter]:
         """The kernels a functional convolution uses, possibly standardised on the way."""
-        constants = [i for i in node.all_input_nodes if self.kind[i] == "constant"]
+        constants = [i for i in node.all_input_nodes if self.role[i] == "constant"]
         for constant in constants:
             if constant.op == "get_attr":
                 value = operator.attrgetter(str(constant.target))(self.module)
@@ -213,14 +213,14 @@ class Flow:
             yield from self._parameters_behind(constant)
 
     def weighted(self, node: fx.Node) -> bool:
-        return self.kind[node] in ("conv", "linear", "embedding", "opaque")
+        return self.role[node] in ("conv", "linear", "embedding", "opaque")
 
     def before(self, node: fx.Node) -> Iterator[fx.Node]:
         """Inputs of a node, back through norms, activations and reshapes to its source."""
         while len(self.inputs[node]) == 1:
             node = self.inputs[node][0]
             yield node
-            if self.kind[node] not in ("other", "linear map"):
+            if self.role[node] not in ("other", "linear map"):
                 return
 
     def source(self, node: fx.Node) -> fx.Node:
@@ -232,12 +232,12 @@ class Flow:
         _, *later = (each for each in self.nodes if self.behind[each] & self.bit[node])
         return later
 
-    def of_kind(self, kind: str) -> list[fx.Node]:
-        return [node for node in self.nodes if self.kind[node] == kind]
+    def with_role(self, role: str) -> list[fx.Node]:
+        return [node for node in self.nodes if self.role[node] == role]
 
     def attends(self) -> bool:
         """Return True if a product of activations is weighted by a softmax."""
-        products = self.of_kind("product")
+        products = self.with_role("product")
         reads = [read for product in products for read in self.inputs[product]]
         weights = [node for read in reads for node in (read, *self.before(read))]
         return any(self._is(node, _SOFTMAX) for node in (*products, *weights))
@@ -248,7 +248,7 @@ class Flow:
         ``last``: identity of the last kernel of the model if no linear layer comes after it.
         """
         reasons: dict[fx.Node, str] = {}
-        for node in self.of_kind("conv"):
+        for node in self.with_role("conv"):
             if self._is(node, _TRANSPOSED):
                 reasons[node] = TRANSPOSED
             elif self._reads_pooled(node):
@@ -266,9 +266,9 @@ class Flow:
 
     def _reads_pooled(self, node: fx.Node) -> bool:
         source = self.source(node)
-        while source is not node and self.kind[source] in ("conv", "linear"):
+        while source is not node and self.role[source] in ("conv", "linear"):
             node, source = source, self.source(source)
-        return self.kind[source] == "global pool"
+        return self.role[source] == "global pool"
 
     def _is_transition(self, node: fx.Node) -> bool:
         cuts = any(k.size == k.stride and not k.pointwise for k in self.kernels[node])
@@ -278,8 +278,8 @@ class Flow:
     def _only_feeds_a_pool(self, node: fx.Node) -> bool:
         while len(readers := [n for n in node.users if node in self.inputs[n]]) == 1:
             (node,) = readers
-            if self.kind[node] not in ("other", "linear map"):
-                return self.kind[node] == "pool"
+            if self.role[node] not in ("other", "linear map"):
+                return self.role[node] == "pool"
         return False
 
     def _dense(self) -> list[fx.Node]:
@@ -308,11 +308,11 @@ class Flow:
         if self.whole and not any(self.kernels[later] for later in self.after(node)):
             return False
         source = self.source(node)
-        if self.kind[source] == "placeholder":
+        if self.role[source] == "placeholder":
             # a part of a model: what it reads is unseen, but a norm first says it is no image
-            return not self.whole and any(self.kind[n] == "linear map" for n in self.before(node))
-        return self.kind[source] in ("sum", "join") or (
-            self.kind[source] == "opaque" and bool(self.kernels[source])
+            return not self.whole and any(self.role[n] == "linear map" for n in self.before(node))
+        return self.role[source] in ("sum", "join") or (
+            self.role[source] == "opaque" and bool(self.kernels[source])
         )
 
     def _is_head(self, node: fx.Node, last: int | None) -> bool:
@@ -323,24 +323,24 @@ class Flow:
         kernels = [n for n in self.nodes if self.kernels[n] and self.behind[node] & self.bit[n]]
         return (len(kernels) > 1 or not self.whole) and not any(
             self.weighted(later)
-            or self.kind[later] == "sum"
+            or self.role[later] == "sum"
             or (later in self.called and any(True for _ in self.called[later].parameters()))
             for later in self.after(node)
         )
 
     def _attention_projections(self) -> Iterator[fx.Node]:
-        for product in self.of_kind("product"):
+        for product in self.with_role("product"):
             for read in self.inputs[product]:
                 # the read node itself may be the projection
                 source = read if self.weighted(read) else self.source(read)
-                if self.kind[source] == "linear" or self._pointwise(source):
+                if self.role[source] == "linear" or self._pointwise(source):
                     yield source
-        for node in self.of_kind("conv"):
-            if self._pointwise(node) and self.kind[self.source(node)] == "product":
+        for node in self.with_role("conv"):
+            if self._pointwise(node) and self.role[self.source(node)] == "product":
                 yield node
 
     def _shortcuts(self) -> Iterator[fx.Node]:
-        for total in self.of_kind("sum"):
+        for total in self.with_role("sum"):
             for one, other in (self.inputs[total][:2], self.inputs[total][1::-1]):
                 arm = self._arm(one, other)
                 if self._is_projection(arm, self._arm(other, one)):
@@ -354,12 +354,12 @@ class Flow:
     def _is_projection(self, arm: list[fx.Node], other: list[fx.Node]) -> bool:
         mine = [kernel for node in arm for kernel in self.kernels[node]]
         theirs = [kernel for node in other for kernel in self.kernels[node]]
-        one_source = all(self.kind[node] != "placeholder" for node in (*arm, *other))
+        one_source = all(self.role[node] != "placeholder" for node in (*arm, *other))
         pointwise = all(kernel.pointwise for kernel in mine)
         spatial = any(not kernel.pointwise for kernel in theirs)
         alike = len(mine) == len(theirs) == 1 and pointwise and spatial
         plain = ("linear map", "pool")
-        straight = all(self.kernels[node] or self.kind[node] in plain for node in arm)
+        straight = all(self.kernels[node] or self.role[node] in plain for node in arm)
         weaker = len(mine) < len(theirs) or alike
         return one_source and weaker and (straight or (len(mine) == 1 and pointwise))
 

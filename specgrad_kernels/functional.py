@@ -102,7 +102,7 @@ def filter_grads(
         return listed
     made = made.select(indices)
     for index, grad in zip(indices, present, strict=True):
-        checks.check_kind(grad, index)
+        checks.check_tensor(grad, index)
     if made.kind.is_linear:
         filtered = _Filter.apply(made.text, backend, False, *present)
     else:

@@ -202,7 +202,7 @@ class _Structure:
             reasons = each.excluded(last)
             for node, kernels in each.kernels.items():
                 for kernel in kernels:
-                    if each.kind[node] == "conv":
+                    if each.role[node] == "conv":
                         # functional ones, and linear layers that convolve, are known from here
                         self.kernels.setdefault(id(kernel.parameter), kernel)
                         uses.setdefault(id(kernel.parameter), []).append(reasons.get(node))
@@ -221,7 +221,7 @@ class _Structure:
         """Linear layers that no other layer with weights comes after."""
         heads: set[int] = set()
         for each in self.flows:
-            for node in each.of_kind("linear") if each.whole else ():
+            for node in each.with_role("linear") if each.whole else ():
                 if node in each.called and not any(map(each.weighted, each.after(node))):
                     heads.update(map(id, each.called[node].parameters()))
         return heads
@@ -238,7 +238,7 @@ class _Structure:
             for parameter in module.parameters(recurse=False)
         )
         # equal linear layers side by side are attention only if something can multiply them
-        multiplies = any(each.of_kind("product") for each in self.flows)
+        multiplies = any(each.with_role("product") for each in self.flows)
         own = [module for module in modules if isinstance(module, nn.MultiheadAttention)]
         suspects = modules if multiplies else [*self.unfollowed, *own]
         return linear > convolved and (

@@ -46,7 +46,7 @@ def filter_sharded_(grads: Sequence[Tensor | None], spec: FilterSpec, backend: s
     ops.apply([None if is_sharded(grad) else grad for grad in here], spec, backend)
     for index, grad in enumerate(here):
         if is_sharded(grad):
-            checks.check_kind(grad.to_local(), index)  # type: ignore[union-attr]
+            checks.check_tensor(grad.to_local(), index)  # type: ignore[union-attr]
             _filter_divided(grad, spec.select([index]), backend)
 
 

@@ -94,7 +94,7 @@ def other_platform(build, monkeypatch, folder):
 )
 @pytest.mark.parametrize("mode", ["auto", "1"])
 def test_a_build_that_cannot_be_says_why(cause, mode, build, monkeypatch, tmp_path, capsys):
-    """By default the package is installed without native code; where that was asked for, not."""
+    """The package is installed without native code, unless that was asked for."""
     if cause is other_platform and mode == "1":
         pytest.skip("asked for, it is tried")
     monkeypatch.setattr(sys, "path", [*sys.path])

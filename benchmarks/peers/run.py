@@ -44,7 +44,7 @@ SAME = 1e-5
 
 @dataclass(frozen=True)
 class Way:
-    """How a contender is started: environment, module, processes and threads of each."""
+    """Command of a contender: environment, module, processes and threads of each."""
 
     environment: str
     module: str

@@ -1,4 +1,4 @@
-"""How contenders take turns: one trains a round when it is told to, while the others wait.
+"""Turns of contenders: one trains a round when it is told to, while the others wait.
 
 Each is a process of its own (perhaps with children) that reads a line from one pipe before every
 round and writes one to another after it, so that the one who measures needs none of its code.

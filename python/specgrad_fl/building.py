@@ -32,7 +32,7 @@ class Blueprint:
     """Everything but the arrays, serialisable as JSON for workers."""
 
     config: Config
-    kind: Format
+    form: Format
     inputs: models.Inputs
 
     @staticmethod
@@ -40,7 +40,7 @@ class Blueprint:
         """Rebuild a blueprint from ``asdict`` that went through JSON."""
         return Blueprint(
             Config(**fields["config"]),
-            Format(**fields["kind"]),
+            Format(**fields["form"]),
             models.Inputs(**fields["inputs"]),
         )
 
@@ -117,8 +117,8 @@ def build_runner(
     """Client runner on these arrays and shared vectors."""
     config = blueprint.config
     method = methods.build(config.method, config.options, federation_of(blueprint, arrays, flat))
-    samples = Samples(blueprint.kind, arrays, machine.device_of(config))
+    samples = Samples(blueprint.form, arrays, machine.device_of(config))
     partition = HeldSamples(arrays["indices"], arrays["sizes"])
     held_out = arrays.get("held_out", NO_SAMPLES)
-    kind = StackedRunner if config.clients_in_a_stack > 1 else ClientRunner
-    return kind(config, flat, samples, partition, method, board, held_out)
+    runner = StackedRunner if config.clients_in_a_stack > 1 else ClientRunner
+    return runner(config, flat, samples, partition, method, board, held_out)

@@ -9,6 +9,7 @@ import errno
 import importlib
 import importlib.util
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -289,7 +290,10 @@ def _meant(flag: str, value: str, parser: Parser) -> str:
         if name in FREE + OF_ALL:
             return f"it is an option of the filter: write --filter-option {name}={value}"
     otherwise = f"see {parser.prog} --help"
-    return suggest(flag, parser.flags, otherwise) if flag.startswith("--") else otherwise
+    if not flag.startswith("--"):
+        return otherwise
+    hint = suggest(flag[2:], [known[2:] for known in parser.flags], otherwise)
+    return hint.replace("mean '", "mean '--")
 
 
 def _say(sentence: Warning | str, *_: Any) -> None:
@@ -304,6 +308,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = argparse.Namespace(command="")
     with warnings.catch_warnings():
         warnings.showwarning = _say  # type: ignore[assignment]
+        # which tells while it is imported of its font cache and of folders without rights
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
         return _run(argv, arguments)
 
 

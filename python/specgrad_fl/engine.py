@@ -120,9 +120,9 @@ class Engine:
         self.records = Records(run.metrics_path)
         self._remote = remote
         self._fingerprint, self._partition = dataset.fingerprint, partition.digest
-        kind, self._arrays = samples.stored(dataset, config.augment, config.channels_last)
+        form, self._arrays = samples.stored(dataset, config.augment, config.channels_last)
         self._arrays |= partition.arrays()
-        self._blueprint = Blueprint(config, kind, inputs_of(dataset))
+        self._blueprint = Blueprint(config, form, inputs_of(dataset))
         self.flat = building.build_model(self._blueprint)
         federation = building.federation_of(self._blueprint, self._arrays, self.flat)
         self.method = methods.build(config.method, config.options, federation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Collection
 from pathlib import Path
@@ -18,7 +17,6 @@ from specgrad_fl.errors import RunError, printable
 from specgrad_fl.records import Record
 from specgrad_fl.runs import RunDirectory
 
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # font cache, folders without rights
 FEW = 20
 # in every picture, to tell them from a user's own
 DRAWN_BY = "specgrad-fl"

@@ -61,11 +61,11 @@ def stored(
     return format_of(dataset, augment, channels_last), arrays
 
 
-def prepared(samples: Tensor, kind: Format) -> Tensor:
+def prepared(samples: Tensor, form: Format) -> Tensor:
     """Raw samples as a model takes them: ``[N, C, H, W]`` pixels normalised, or token ids."""
-    if not kind.shape:
+    if not form.shape:
         return samples.long()
-    mean, std = (torch.tensor(values)[:, None, None] for values in (kind.mean, kind.std))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (form.mean, form.std))
     return (samples.float() / 255 - mean) / std
 
 
@@ -77,21 +77,21 @@ class Samples:
     crop and direction of columns.
     """
 
-    def __init__(self, kind: Format, arrays: dict[str, Tensor], device: torch.device) -> None:
-        self.kind = kind
+    def __init__(self, form: Format, arrays: dict[str, Tensor], device: torch.device) -> None:
+        self.form = form
         self.device = device
         self.train_x, self.train_y, self.test_x, self.test_y = (
             arrays[name].to(device) for name in ARRAYS
         )
-        if kind.shape:
+        if form.shape:
             # x / 255 normalised, as one multiplication and one addition
-            mean, std = torch.tensor(kind.mean), torch.tensor(kind.std)
+            mean, std = torch.tensor(form.mean), torch.tensor(form.std)
             self._scale = (1 / (255 * std)).to(device)
             self._shift = (-mean / std).to(device)
-            self._pixels = self.train_x.view(-1, kind.shape[0])
-            self._rows, self._rows_inside = self._crops(kind.shape[1], kind.shape[2])
-            forth, inside = self._crops(kind.shape[2], 1)
-            mirrored = kind.shape[2] - 1 - forth if kind.flip else forth[:0]
+            self._pixels = self.train_x.view(-1, form.shape[0])
+            self._rows, self._rows_inside = self._crops(form.shape[1], form.shape[2])
+            forth, inside = self._crops(form.shape[2], 1)
+            mirrored = form.shape[2] - 1 - forth if form.flip else forth[:0]
             self._columns = torch.cat([forth, mirrored])
             self._columns_inside = torch.cat([inside, inside[: len(mirrored)]])
 
@@ -100,7 +100,7 @@ class Samples:
 
         A pixel from outside is the zero that padding after normalisation would give.
         """
-        pad = self.kind.pad
+        pad = self.form.pad
         places = torch.arange(-pad, pad + 1)[:, None] + torch.arange(size)
         inside = (places >= 0) & (places < size)
         return (places.clamp_(0, size - 1) * stride).to(self.device), inside.to(self.device)
@@ -171,21 +171,21 @@ class Samples:
 
         Half of the samples are mirrored, and half of them moved by up to ``pad`` pixels.
         """
-        order, pad = torch.randperm(count, generator=generator), self.kind.pad
-        if not (pad or self.kind.flip):
+        order, pad = torch.randperm(count, generator=generator), self.form.pad
+        if not (pad or self.form.flip):
             return order[None]
         flip = torch.rand(count, generator=generator) < 0.5
         crop = torch.rand(count, generator=generator) < 0.5
         offsets = torch.randint(0, 2 * pad + 1, (2, count), generator=generator) - pad
         rows, columns = offsets * crop + pad
-        return torch.stack([order, rows, columns + flip * self.kind.flip * (2 * pad + 1)])
+        return torch.stack([order, rows, columns + flip * self.form.flip * (2 * pad + 1)])
 
     def gather(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
         """Samples and labels of a batch, from what was drawn."""
         chosen = drawn[0]
         if len(drawn) == 1:
             return self._prepared(self.train_x.index_select(0, chosen)), self.train_y[chosen]
-        channels, height, width = self.kind.shape
+        channels, height, width = self.form.shape
         _, rows, columns = drawn
         lines = torch.add(self._rows[rows], chosen[:, None], alpha=height * width)
         place = lines[:, :, None] + self._columns[columns][:, None, :]
@@ -195,11 +195,11 @@ class Samples:
         return self._ordered(pixels.mul_(inside[..., None])), self.train_y[chosen]
 
     def _prepared(self, raw: Tensor) -> Tensor:
-        return self._ordered(self._normalised(raw)) if self.kind.shape else raw.long()
+        return self._ordered(self._normalised(raw)) if self.form.shape else raw.long()
 
     def _normalised(self, raw: Tensor) -> Tensor:
         return torch.addcmul(self._shift, raw.to(self._scale.dtype), self._scale)
 
     def _ordered(self, pixels: Tensor) -> Tensor:
         images = pixels.permute(0, 3, 1, 2)
-        return images if self.kind.channels_last else images.contiguous()
+        return images if self.form.channels_last else images.contiguous()

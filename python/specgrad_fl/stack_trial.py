@@ -76,9 +76,9 @@ class _Trial:
     """Single steps of a few clients, one by one and stacked."""
 
     def __init__(self, config: Config, dataset: Dataset, partition: Partition) -> None:
-        kind, arrays = samples.stored(dataset, config.augment, config.channels_last)
+        form, arrays = samples.stored(dataset, config.augment, config.channels_last)
         arrays |= partition.arrays()
-        blueprint = building.Blueprint(config.replace(stack="1"), kind, building.inputs_of(dataset))
+        blueprint = building.Blueprint(config.replace(stack="1"), form, building.inputs_of(dataset))
         self.flat = building.build_model(blueprint)
         self._config = config
         method = method_class(config.method)

@@ -8,6 +8,7 @@ server averages those of a round's clients and sends them down with the weights.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -99,23 +100,19 @@ def _directed(model: nn.Module, direction: str, every: int, norms: bool) -> nn.M
     return model
 
 
-def resnet8(
-    num_classes: int,
-    in_channels: int = 3,
-    direction: str = "first",
-    every: int = 0,
-    norms: bool = True,
-) -> nn.Module:
-    """ResNet-8, with norm layers or without, with one direction removed in each convolution."""
-    return _directed(models.resnet8(num_classes, in_channels), direction, every, norms)
+def _variant(build: Callable[[int, int], nn.Module]) -> Callable[..., nn.Module]:
+    """A ResNet, with norm layers or without, that loses one direction in each convolution."""
+
+    def make(
+        num_classes: int,
+        in_channels: int = 3,
+        direction: str = "first",
+        every: int = 0,
+        norms: bool = True,
+    ) -> nn.Module:
+        return _directed(build(num_classes, in_channels), direction, every, norms)
+
+    return make
 
 
-def resnet20(
-    num_classes: int,
-    in_channels: int = 3,
-    direction: str = "first",
-    every: int = 0,
-    norms: bool = True,
-) -> nn.Module:
-    """ResNet-20, likewise."""
-    return _directed(models.resnet20(num_classes, in_channels), direction, every, norms)
+resnet8, resnet20 = _variant(models.resnet8), _variant(models.resnet20)

@@ -33,7 +33,7 @@ class Bins:
 
     removed: Array
     row: tuple[int, int] | None = None
-    """Of a mean: it is summed by rows of so many columns of so many samples."""
+    """A mean, summed by rows of so many columns of so many samples."""
 
     @property
     def norm(self) -> float:

@@ -242,7 +242,7 @@ def recorded(work, *static):
 
 
 class TestRecorder:
-    """What the recorder must not let pass."""
+    """Refusals of the recorder."""
 
     @pytest.fixture
     def there(self, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,19 @@ def test_constructors_start_no_process_and_open_no_file():
                     if isinstance(call, ast.Call)
                 }
                 assert not called & starting, f"{name}: a constructor calls {called & starting}"
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    """Sources of all packages: none begins with a question word or as half a sentence."""
+    half = re.compile(r"(What|Of|By|How|Whether)\b")
+    folders = ("python", "specgrad_kernels", "benchmarks", "tests")
+    paths = [path for name in folders for path in (ROOT.parent / name).rglob("*.py")]
+    found = [
+        f"{path.name}: {told.splitlines()[0]}"
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and half.match(told := ast.get_docstring(node) or "")
+    ]
+    assert len(paths) > 100
+    assert found == []

@@ -103,7 +103,7 @@ class Trainer:
     ) -> None:
         self._config = config = blueprint.config.replace(**{"device": device} if device else {})
         torch.set_num_threads(config.threads)
-        self._blueprint = Blueprint(config, blueprint.kind, blueprint.inputs)
+        self._blueprint = Blueprint(config, blueprint.form, blueprint.inputs)
         self._place, self._keeping = place, keeping
         self._flat = building.build_model(self._blueprint)
         # a method sees everybody's sizes here, and nobody's labels
@@ -157,7 +157,7 @@ class Trainer:
             for name, array in self._place.samples(client).items()
         }
         arrays |= {"test_x": arrays["train_x"][:0], "test_y": arrays["train_y"][:0]}
-        samples = Samples(self._blueprint.kind, arrays, machine.device_of(self._config))
+        samples = Samples(self._blueprint.form, arrays, machine.device_of(self._config))
         partition = {client: torch.arange(len(arrays["train_y"]))}
         if self._runner is None:
             self._runner = ClientRunner(

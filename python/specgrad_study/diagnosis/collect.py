@@ -197,10 +197,10 @@ class Collector:
         self.config = config
         self.request = request
         self.partition = partition.clients
-        kind, arrays = samples.stored(dataset, augment=False, channels_last=config.channels_last)
-        self.flat = building.build_model(Blueprint(config, kind, building.inputs_of(dataset)))
+        form, arrays = samples.stored(dataset, augment=False, channels_last=config.channels_last)
+        self.flat = building.build_model(Blueprint(config, form, building.inputs_of(dataset)))
         arrays = draw_images(arrays, request.images, config.seed)
-        self.samples = Samples(kind, arrays, machine.device_of(config))
+        self.samples = Samples(form, arrays, machine.device_of(config))
         # a run without a filter is diagnosed for the one it could have
         filtered = config if config.filter != "none" else config.replace(filter="fft")
         plan = filters.filter_plan(self.flat.model, filtered)

@@ -160,7 +160,7 @@ class _Layer(RunningMean):
     """Running mean and energies of one tensor. ``spec`` is ``None`` where it is not filtered."""
 
     def __init__(self, first: Tensor, spec: FilterSpec | None, measured: bool) -> None:
-        checks.check_kind(first, 0)
+        checks.check_tensor(first, 0)
         super().__init__(first)
         self.shape = first.shape
         self.d = first.numel()

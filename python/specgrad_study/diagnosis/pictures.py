@@ -100,7 +100,7 @@ def after_filter(path: Path, diagnosis: Diagnosis) -> None:
             values = [100 * left_of.get(name, np.nan) for name in tried]
             panels[1].barh(rows + offset, values, 0.4, label=label)
         panels[1].set_yticks(rows, list(tried))
-        panels[1].legend(fontsize="small", loc="lower left")
+        panels[1].legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
         panels[1].axvline(100, color="black", lw=0.8, ls="--")
         panels[1].invert_yaxis()
         panels[1].set(xlabel="energy left in the filtered layers, %")

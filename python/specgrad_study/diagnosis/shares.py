@@ -8,6 +8,7 @@ there is no common push that a filter could remove.
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import re
 import statistics
@@ -20,6 +21,7 @@ from specgrad_fl import models
 from torch import Tensor, nn
 
 from specgrad_kernels import filter_grads_
+from specgrad_study.paper.plain import replaced
 
 STEPS, BATCH, CONTEXT = 60, 64, 48
 Batch = Callable[[], tuple[Tensor, Tensor]]
@@ -88,15 +90,6 @@ def _text(draw: torch.Generator) -> Batch:
     return batch
 
 
-def with_relu(model: nn.Module) -> nn.Module:
-    """The model with every GELU replaced by ReLU."""
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.GELU):
-                setattr(module, name, nn.ReLU())
-    return model
-
-
 def trained(model: nn.Module, batch: Batch, lr: float = 0.1) -> dict[str, tuple[float, float]]:
     """Mean shares over the second half of a few steps of SGD."""
     kept = []
@@ -157,11 +150,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to SEEDS - 1 [3]")
     seeds = range(parser.parse_args().seeds)
     inputs = models.Inputs(10, 1, 8)
-    small = {"dim": 64, "mlp": 256}
+    vit = functools.partial(models.build, "vit_small", inputs, {"dim": 64, "mlp": 256})
     contenders: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], Batch]]] = {
         "ResNet-8, ReLU": (lambda: models.build("resnet8", inputs), _images),
-        "ViT, GELU": (lambda: models.build("vit_small", inputs, small), _images),
-        "ViT, ReLU": (lambda: with_relu(models.build("vit_small", inputs, small)), _images),
+        "ViT, GELU": (vit, _images),
+        "ViT, ReLU": (lambda: replaced(vit(), nn.GELU, nn.ReLU), _images),
         "language model, GELU": (lambda: Language("gelu"), _text),
         "language model, ReLU": (lambda: Language("relu"), _text),
     }

@@ -2,6 +2,6 @@
 
 An ``Experiment`` (``experiment.py``) is a list of cells, each a configuration with a row and a
 column of the paper's table. A ``Preset`` (``presets.py``) says at what size it is run. Results are
-read from run directories, compared with the paper's numbers (``numbers.toml``), and the paper's
+read from run directories, compared with the paper's numbers (``published.toml``), and the paper's
 claims are judged by a stated rule.
 """

@@ -17,7 +17,7 @@ from specgrad_fl.runs import RunDirectory
 
 from specgrad_study.compare import MEASURES
 from specgrad_study.fleet import FAILURE, Job
-from specgrad_study.paper.numbers import Place
+from specgrad_study.paper.published import Place
 
 FORMAT = 2
 # in a run with held-out samples the best round is chosen on them, and has no test accuracy

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from specgrad_study.intervals import LEVEL, Interval, paired_sums
-from specgrad_study.paper.numbers import Place
+from specgrad_study.paper.published import Place
 
 SUPPORTS, CONTRADICTS, UNDECIDED = "supports", "contradicts", "undecided"
 PRELIMINARY, MISSING = "preliminary", "no result"

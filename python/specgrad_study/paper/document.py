@@ -1,4 +1,4 @@
-"""A report as blocks, written as Markdown or as one HTML file that needs nothing else."""
+"""A report as pieces, written as Markdown or as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Block:
+class Piece:
     """A piece of a report in both languages."""
 
     markdown: str
     html: str
 
 
-class Heading(Block):
+class Heading(Piece):
     """A title; ``level`` 1 is the document's."""
 
     def __init__(self, level: int, text: str) -> None:
         super().__init__(f"{'#' * level} {text}", f"<h{level}>{_inline(text)}</h{level}>")
 
 
-class Paragraph(Block):
+class Paragraph(Piece):
     """Running text, with ``*emphasis*`` and ```code```."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, f"<p>{_inline(text)}</p>")
 
 
-class Bullets(Block):
+class Bullets(Piece):
     """A list."""
 
     def __init__(self, items: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class Bullets(Block):
         super().__init__("\n".join(f"- {item}" for item in items), f"<ul>{points}</ul>")
 
 
-class Picture(Block):
+class Picture(Piece):
     """A PNG file beside the report: linked by its name in Markdown, inside the page in HTML."""
 
     def __init__(self, path: Path, text: str) -> None:
@@ -52,7 +52,7 @@ class Picture(Block):
         )
 
 
-class Table(Block):
+class Table(Piece):
     """Rows under titles.
 
     >>> print(Table(("x", "y"), (("1", "2|3"),)).markdown)
@@ -80,9 +80,9 @@ class Table(Block):
         return Table(titles, [[row[title] for title in titles] for row in rows])
 
 
-def markdown(blocks: Sequence[Block]) -> str:
+def markdown(pieces: Sequence[Piece]) -> str:
     """One text; pictures are files beside it."""
-    return "\n\n".join(block.markdown for block in blocks) + "\n"
+    return "\n\n".join(piece.markdown for piece in pieces) + "\n"
 
 
 STYLE = """
@@ -105,9 +105,9 @@ code { font-size: .9em; background: #8882; padding: 0 .25em; border-radius: 3px;
 """
 
 
-def page(title: str, blocks: Sequence[Block]) -> str:
+def page(title: str, pieces: Sequence[Piece]) -> str:
     """One HTML file with its pictures inside."""
-    body = "\n".join(block.html for block in blocks)
+    body = "\n".join(piece.html for piece in pieces)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width">\n'

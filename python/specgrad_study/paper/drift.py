@@ -29,7 +29,7 @@ from specgrad_study.paper.ablations import INNERMOST, OUTERMOST, order_settings
 from specgrad_study.paper.archive import Archive, Measured, Missing, Results, Source
 from specgrad_study.paper.claims import Claim, above, each_above, more_than, one_claim
 from specgrad_study.paper.experiment import Cell, Context, Experiment, Part, Rows, grid, on
-from specgrad_study.paper.numbers import paper_numbers
+from specgrad_study.paper.published import paper_numbers
 
 NONE, FFT, CENTRALIZE = "none", "fft 0.05", "centralize"
 BEYOND = "fft, channel means kept"

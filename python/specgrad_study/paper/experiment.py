@@ -16,8 +16,8 @@ from specgrad_study.intervals import paired_sums
 from specgrad_study.paper import figures
 from specgrad_study.paper.archive import LEFT_OUT, Archive, Finished, Measured, Missing, Results
 from specgrad_study.paper.claims import Claim, Verdict, judge
-from specgrad_study.paper.numbers import Place
 from specgrad_study.paper.presets import Preset, Settings
+from specgrad_study.paper.published import Place
 
 # seeds that are shown where they happen to be finished, beyond those that were asked for
 KNOWN_SEEDS = tuple(range(10))

@@ -12,7 +12,7 @@ from specgrad_fl import plots
 
 from specgrad_study.paper.archive import Archive
 from specgrad_study.paper.claims import LEAST_SEEDS, Interval
-from specgrad_study.paper.numbers import paper_numbers
+from specgrad_study.paper.published import paper_numbers
 
 if TYPE_CHECKING:
     from specgrad_study.paper.experiment import Part
@@ -54,8 +54,12 @@ def gains(part: Part, archive: Archive, out: Path) -> Drawn:
         axes.set_yticks(range(len(rows)), [part.label(row) for row in reversed(rows)])
         axes.set_ylim(-0.7, len(rows) - 0.3)
         axes.grid(alpha=0.3)
-    bases = dict.fromkeys(part.label(base) for rows in pairs.values() for base in rows.values())
-    against = "the same without the filter" if len(bases) > 1 else next(iter(bases))
+    # rows are compared within their groups: "clients 100: FedAvg" is FedAvg there
+    bases = {base.rpartition(": ")[2] for rows in pairs.values() for base in rows.values()}
+    against = "the same without the filter" if len(bases) > 1 else bases.pop()
+    # a hundredth of a point fills no axis
+    low, high = panels[-1].get_xlim()
+    panels[-1].set_xlim(min(low, -1), max(high, 1))
     panels[-1].set_xlabel(f"{part.experiment.unit}, more than {against}")
     figure.suptitle(part.heading)
     figure.legend(

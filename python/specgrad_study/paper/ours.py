@@ -5,8 +5,9 @@ What was expected before any run: docs/predictions.md.
 
 from __future__ import annotations
 
+import functools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from specgrad_study.paper import figures
 from specgrad_study.paper.archive import Archive, Finished, Measured, Results
@@ -19,6 +20,9 @@ NONE, FFT, CENTRALIZE = "none", "fft 0.05", "centralize"
 PLAIN: Rows = {NONE: {}, FFT: {"filter": "fft"}, CENTRALIZE: {"filter": "centralize"}}
 MAIN, NO_NORMS = "CIFAR-10, alpha 0.1", "CIFAR-10, alpha 0.1, no norm layers"
 
+_ours = functools.partial(
+    Experiment, reference="ours, not the paper's", ours=True, baseline=against(NONE)
+)
 # tried for each contender; beyond, if the best is at an end
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4)
 HELD_OUT = "CIFAR-10, alpha 0.1, a tenth held out"
@@ -93,24 +97,21 @@ def _same_rate(row: str) -> str | None:
     return None if name == NONE else f"{NONE}{comma}{rate}"
 
 
-TUNED = Experiment(
+def _improve(text: str, of: Callable[[str], str] = str) -> tuple[Claim, ...]:
+    """Both filters improve FedAvg, where ``text`` says so of ``{}``; ``of`` names the rows."""
+    return tuple(
+        Claim(text.format(name), contrasts=(above(of(row), of(NONE)),))
+        for row, name in ((FFT, "the spectral filter"), (CENTRALIZE, CENTRALIZE))
+    )
+
+
+TUNED = _ours(
     name="tuned",
     title="Each contender at its own learning rate",
-    reference="ours, not the paper's",
     table=_tuned,
-    claims=(
-        Claim(
-            "at its own best learning rate each the spectral filter improves FedAvg",
-            contrasts=(above(best(FFT), best(NONE)),),
-        ),
-        Claim(
-            "at its own best learning rate each centralize improves FedAvg",
-            contrasts=(above(best(CENTRALIZE), best(NONE)),),
-        ),
-    ),
+    claims=_improve("at its own best learning rate each {} improves FedAvg", best),
     reading=tuned_reading,
     baseline=_same_rate,
-    ours=True,
     remark=_told,
     note=(
         "Learning rates are chosen on a tenth of each client's samples, held out of training, by "
@@ -131,24 +132,12 @@ def _full_size(preset: Preset) -> list[Cell]:
     return grid(preset, columns, PLAIN)
 
 
-FULL_SIZE = Experiment(
+FULL_SIZE = _ours(
     name="full-size",
     title="The paper's network at its full size",
-    reference="ours, not the paper's",
     table=_full_size,
-    claims=(
-        Claim(
-            "on ResNet-20 at 32 x 32 the spectral filter improves FedAvg after 300 rounds",
-            contrasts=(above(FFT, NONE),),
-        ),
-        Claim(
-            "on ResNet-20 at 32 x 32 centralize improves FedAvg after 300 rounds",
-            contrasts=(above(CENTRALIZE, NONE),),
-        ),
-    ),
+    claims=_improve("on ResNet-20 at 32 x 32 {} improves FedAvg after 300 rounds"),
     draws=(figures.curves, figures.gains),
-    baseline=against(NONE),
-    ours=True,
     note=(
         "ResNet-20, images of 32 x 32, 300 rounds, 10 of 100 clients (smoke: its own size). Five "
         "local epochs are the paper's cell: 58.40 % for FedAvg, 78.05 % with the spectral filter."
@@ -227,10 +216,9 @@ def _model(preset: Preset) -> str:
     return str(preset.backbones["ResNet-20"].get("model", preset.base.model))
 
 
-WHY = Experiment(
+WHY = _ours(
     name="why",
     title="Why the means?",
-    reference="ours, not the paper's",
     table=_why,
     claims=(
         Claim(
@@ -259,8 +247,6 @@ WHY = Experiment(
             columns=(MAIN,),
         ),
     ),
-    baseline=against(NONE),
-    ours=True,
     note=(
         "From each convolution's gradient one direction of the input weights is removed, the same "
         "for all output channels: the mean input patch of the batch at hand, that of the first "
@@ -270,10 +256,9 @@ WHY = Experiment(
     ),
 )
 
-RELATIVES = Experiment(
+RELATIVES = _ours(
     name="relatives",
     title="The nearest relatives",
-    reference="ours, not the paper's",
     table=_relatives,
     claims=(
         Claim(
@@ -285,8 +270,6 @@ RELATIVES = Experiment(
             contrasts=(above(CENTRALIZE, "Laplacian smoothing"),),
         ),
     ),
-    baseline=against(NONE),
-    ours=True,
     note=(
         "GC-Fed: centralize at the clients, and the update of the head centralised at the server. "
         "FedFFT: FedSAM whose perturbation alone is filtered. SGMS: half of the channel mean is "
@@ -296,7 +279,7 @@ RELATIVES = Experiment(
     ),
 )
 
-ADAPTIVE = Experiment(
+ADAPTIVE = _ours(
     name="adaptive",
     title="Filters that adapt themselves",
     reference="ours, after the paper's future work",
@@ -306,8 +289,6 @@ ADAPTIVE = Experiment(
         for rule in RULES
         for other, text in ((NONE, "improves FedAvg"), (FFT, "beats fft 0.05"))
     ),
-    baseline=against(NONE),
-    ours=True,
     note=(
         "Mean input of the first batches: one direction for each layer, sent down once. Damped by "
         "sharpness: channel means times min(1, 2 / (learning rate x curvature along them)), "

@@ -6,13 +6,18 @@ from specgrad_fl import models
 from torch import nn
 
 
-def without_norms(model: nn.Module) -> nn.Module:
-    """The model with every GroupNorm replaced by nothing."""
+def replaced(model: nn.Module, old: type[nn.Module], new: type[nn.Module]) -> nn.Module:
+    """The model with every module of one class replaced by a new one of another."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, nn.GroupNorm):
-                setattr(module, name, nn.Identity())
+            if isinstance(child, old):
+                setattr(module, name, new())
     return model
+
+
+def without_norms(model: nn.Module) -> nn.Module:
+    """The model with every GroupNorm replaced by nothing."""
+    return replaced(model, nn.GroupNorm, nn.Identity)
 
 
 def resnet8(num_classes: int, in_channels: int = 3) -> nn.Module:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from specgrad_fl import toml
 from specgrad_fl.config import Config
 
 Settings = Mapping[str, Any]
@@ -37,7 +39,6 @@ class Preset:
         seeds and whether by its main contenders alone
     full_size: settings that bring the base to the paper's network, image size and rounds
     stand_ins: names of the paper in tables, and what was run in their place
-    reductions: every difference from the paper's protocol, in words
     """
 
     name: str
@@ -50,13 +51,18 @@ class Preset:
     diagnosed_alphas: tuple[float, ...]
     settings_grid: Mapping[str, tuple[float, ...]]
     timed_rounds: int
-    reductions: tuple[str, ...]
     writers: int
     all_filtered: tuple[str, ...] = ()
     other_scenarios: Mapping[str, Scenario] = field(default_factory=dict)
     seeds_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     full_size: Settings = field(default_factory=dict)
     stand_ins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        """Every difference from the paper's protocol, in words."""
+        words = toml.read(Path(__file__).with_suffix(".toml"))
+        return (*words[self.name], *words["all"])
 
     def shown(self, text: str) -> str:
         """A row or column of the paper as a table shows it: with the name of what was run."""
@@ -89,25 +95,14 @@ WRITERS = {"partition": "natural", "clients": 0}
 # one client holds everything, and a round is an epoch
 IN_ONE_PLACE = {"clients": 1, "active": 1, "partition": "iid", "epochs": 1}
 
-CHOICES = (
-    "Where the paper is silent the trainer's defaults hold: learning rate 0.1 with factor 0.998 "
-    "after each round (FedDyn 0.9995), clipping at norm 10, random flips and crops, GroupNorm "
-    "with two groups; methods are not tuned unless tuned files are given.",
-    "The paper does not say which round it reports; the mean over the evaluations of the last "
-    "ten rounds is compared.",
-    "Widths of the detrending filters are not in the paper: LAP-D has half amplitude at the "
-    "cutoff of the FFT (25 weights at ratio 0.05), Gaussian detrend too (sigma 7.5, cut at four).",
-    "The l2 control rescales each layer's gradient by itself. Random bins are drawn once for each "
-    "layer, the same for all steps and clients. The 2-D FFT of a 3 x 3 kernel has 6 bins, of which "
-    "the ratio would remove none: at least one is removed, the kernel's mean.",
-    "The Dirichlet partition refills a class that runs out (`refill`), so 3 to 13 % of the images "
-    "are unused and as many are held twice.",
-)
-FL_SETTINGS = (
-    "FL settings: the paper's figure is not given in numbers; 20, 50, 100 clients, 1, 5, 10 epochs "
-    "and participation 0.05, 0.1, 0.2 are run."
-)
 SETTINGS_GRID = {"clients": (20, 50, 100), "epochs": (1, 5, 10), "participation": (0.05, 0.1, 0.2)}
+
+
+# of the preset cpu, whose other experiments have one seed
+THREE_SEEDS = (
+    *("strategies", "mechanism", "spectral-bias", "cka"),
+    *("tuned", "why", "relatives", "adaptive"),
+)
 
 
 def paper() -> Preset:
@@ -145,17 +140,6 @@ def paper() -> Preset:
             "CIFAR-10, alpha 0.6": Scenario({"alpha": 0.6}, 3),
             "CIFAR-100, alpha 0.1": Scenario({"dataset": "cifar100"}, 3),
         },
-        reductions=(
-            "No reduction of size: 100 clients, 10 active, 300 rounds, 5 local epochs, ResNet-20, "
-            "3 seeds, equal Dirichlet partition with refilled classes.",
-            "FEMNIST: LEAF's sample of 5 %, about 180 writers, one client each, 9 or 18 of them "
-            "active; the paper names neither their number nor the model.",
-            "BloodMNIST and Yahoo! Answers, with 100 clients at alpha 0.1 too, by ResNet-20 and "
-            "TextCNN: the supplement that reports them is not public.",
-            "Centralised training: 300 epochs of one client that holds all samples.",
-            FL_SETTINGS,
-            *CHOICES,
-        ),
     )
 
 
@@ -167,19 +151,7 @@ def cpu() -> Preset:
         name="cpu",
         base=Config(**PROTOCOL, **small, rounds=40, eval_every=5, eval_tail=5),
         seeds=(0,),
-        seeds_of=dict.fromkeys(
-            (
-                "strategies",
-                "mechanism",
-                "spectral-bias",
-                "cka",
-                "tuned",
-                "why",
-                "relatives",
-                "adaptive",
-            ),
-            (0, 1, 2),
-        ),
+        seeds_of=dict.fromkeys(THREE_SEEDS, (0, 1, 2)),
         datasets={
             "CIFAR-10": {},
             "CIFAR-10-C": {"dataset": "cifar10_c", **SHIFT},
@@ -219,28 +191,6 @@ def cpu() -> Preset:
                 {"model": "specgrad_study.paper.plain:resnet8"}
             ),
         },
-        reductions=(
-            "40 communication rounds instead of 300.",
-            "ResNet-8 (one block in each of the three stages, 78 thousand parameters) instead of "
-            "ResNet-20.",
-            "CIFAR-10 and CIFAR-10-C images of 16 x 16 pixels (means of 2 x 2) instead of 32 x 32.",
-            "One seed instead of three but for the filtering strategies, some of the ratios, the "
-            "mechanism and what is measured along runs; a cell that has more finished seeds shows "
-            "them all.",
-            "CIFAR-100, Tiny-ImageNet and CIFAR-100-C, and the backbones ResNet-18, WRN-56-2 and "
-            "DenseNet-121 are left out; ViT is the small one (dimension 192, 6 blocks).",
-            "FEMNIST is replaced by MNIST with its writers (QMNIST), one client for each of the "
-            "539, with ResNet-8.",
-            "BloodMNIST is left out; Yahoo! Answers is a sample of 4,918 questions over 20 "
-            "clients, 4 active, with TextCNN.",
-            "Centralised training: 20 epochs of one client that holds all samples, and once 60.",
-            "Gradients are collected at rounds 0, 10, 20, 30 instead of 0, 30, 60, 90, at "
-            "alpha 0.1 and 100 alone.",
-            FL_SETTINGS,
-            "Accuracy is measured every fifth round, and after each of the last five: the last ten "
-            "rounds have six evaluations, after rounds 35 to 40.",
-            *CHOICES,
-        ),
     )
 
 
@@ -271,14 +221,6 @@ def smoke() -> Preset:
         writers=12,
         stand_ins={"ResNet-20": "ResNet-8", "FEMNIST": "sorted digits", "ViT": "a tiny ViT"},
         other_scenarios={"CIFAR-10, alpha 100": Scenario({"alpha": 100.0}, few=True)},
-        reductions=(
-            "A smoke test: it shows that the experiment runs, and says nothing about the paper.",
-            "Digits of 8 x 8 pixels instead of CIFAR-10, ResNet-8 instead of ResNet-20, a tiny "
-            "ViT; 12 clients, 2 active, 2 rounds of one epoch, one seed.",
-            "Corrupted digits stand in for CIFAR-10-C, sorted shards for FEMNIST, digits at alpha "
-            "1 for BloodMNIST; other data sets and backbones are left out.",
-            *CHOICES,
-        ),
     )
 
 

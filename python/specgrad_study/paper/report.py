@@ -14,9 +14,9 @@ from specgrad_study.compare import MEASURES
 from specgrad_study.paper import claims, document, statements
 from specgrad_study.paper.archive import LEFT_OUT, UNKNOWN, Source
 from specgrad_study.paper.claims import Interval, Verdict
-from specgrad_study.paper.document import Block, Bullets, Heading, Paragraph, Picture, Table
+from specgrad_study.paper.document import Bullets, Heading, Paragraph, Picture, Piece, Table
 from specgrad_study.paper.experiment import Part, Subject, finished_runs
-from specgrad_study.paper.numbers import paper_numbers
+from specgrad_study.paper.published import paper_numbers
 from specgrad_study.paper.results_json import as_data, cell_values
 
 
@@ -24,20 +24,20 @@ def write(parts: Sequence[Part], subject: Subject, out: Path) -> Path:
     """``report.md``, ``report.html``, figures, ``results.json``, ``configuration.toml``."""
     storage.make_folder(out)
     title = f"The paper's experiments, preset {subject.preset.name}"
-    blocks: list[Block] = [Heading(1, title), *_opening(parts, subject)]
-    blocks += _summary(parts, subject) + _corrected(parts)
+    pieces: list[Piece] = [Heading(1, title), *_opening(parts, subject)]
+    pieces += _summary(parts, subject) + _corrected(parts)
     for part in parts:
-        blocks += _section(part, subject, out)
-    blocks += _origins(parts, subject)
-    storage.write_text(out / "report.md", document.markdown(blocks))
-    storage.write_text(out / "report.html", document.page(title, blocks))
+        pieces += _section(part, subject, out)
+    pieces += _origins(parts, subject)
+    storage.write_text(out / "report.md", document.markdown(pieces))
+    storage.write_text(out / "report.html", document.page(title, pieces))
     storage.write_text(out / "configuration.toml", toml.written(subject.preset.base.changed()))
     data = as_data(parts, subject)
     storage.write_json(out / "results.json", data)
     return out / "report.md"
 
 
-def _opening(parts: Sequence[Part], subject: Subject) -> list[Block]:
+def _opening(parts: Sequence[Part], subject: Subject) -> list[Piece]:
     asked = {
         run_name(config): config
         for part in parts
@@ -95,7 +95,7 @@ def _has_own_result(part: Part, shared: Collection[str]) -> bool:
     )
 
 
-def _corrected(parts: Sequence[Part]) -> list[Block]:
+def _corrected(parts: Sequence[Part]) -> list[Piece]:
     """Our positive statements after Holm's correction; nothing where none has three seeds."""
     found = statements.corrected(cell_values(parts))
     if not found:
@@ -123,8 +123,8 @@ def _corrected(parts: Sequence[Part]) -> list[Block]:
     ]
 
 
-def _summary(parts: Sequence[Part], subject: Subject) -> list[Block]:
-    blocks: list[Block] = [Heading(2, "Claims"), Paragraph(claims.RULE)]
+def _summary(parts: Sequence[Part], subject: Subject) -> list[Piece]:
+    pieces: list[Piece] = [Heading(2, "Claims"), Paragraph(claims.RULE)]
     for who, hidden in (("The paper's claims", ""), ("Claims of ours", "said in")):
         chosen = [
             (part.experiment.name, verdict)
@@ -137,8 +137,8 @@ def _summary(parts: Sequence[Part], subject: Subject) -> list[Block]:
             rows = [{"experiment": name, **_row(v, subject)} for name, v in chosen]
             titles = ("experiment", "claim", "said in", "where", "verdict", "seeds")
             shown = [title for title in titles if title != hidden]
-            blocks += [Paragraph(f"{who}: {told}"), Table.of(rows, shown)]
-    return blocks
+            pieces += [Paragraph(f"{who}: {told}"), Table.of(rows, shown)]
+    return pieces
 
 
 def _row(verdict: Verdict, subject: Subject) -> dict[str, str]:
@@ -166,24 +166,24 @@ def _counted(found: Sequence[Verdict]) -> str:
     )
 
 
-def _section(part: Part, subject: Subject, out: Path) -> list[Block]:
+def _section(part: Part, subject: Subject, out: Path) -> list[Piece]:
     experiment = part.experiment
-    blocks: list[Block] = [Heading(2, part.heading)]
+    pieces: list[Piece] = [Heading(2, part.heading)]
     remark = experiment.remark(part.results, subject.archive)
     note = " ".join(filter(None, (experiment.note, remark)))
-    blocks += [Paragraph(note)] if note else []
+    pieces += [Paragraph(note)] if note else []
     if not part.measured_columns:
-        blocks.append(Paragraph("No cell is finished."))
-    blocks += [_table(part, column, subject) for column in part.measured_columns]
+        pieces.append(Paragraph("No cell is finished."))
+    pieces += [_table(part, column, subject) for column in part.measured_columns]
     for draw in experiment.draws:
-        blocks += [Picture(*drawn) for drawn in draw(part, subject.archive, out)]
+        pieces += [Picture(*drawn) for drawn in draw(part, subject.archive, out)]
     known = [_row(v, subject) for v in part.verdicts if v.word != claims.MISSING]
     if known:
-        blocks.append(Table.of(known, [title for title in known[0] if title != "said in"]))
+        pieces.append(Table.of(known, [title for title in known[0] if title != "said in"]))
     missing = _missing(part)
     if missing:
-        blocks += [Paragraph("Not run:"), Bullets(tuple(missing))]
-    return blocks
+        pieces += [Paragraph("Not run:"), Bullets(tuple(missing))]
+    return pieces
 
 
 def _table(part: Part, column: str, subject: Subject) -> Table:
@@ -230,7 +230,7 @@ def _missing(part: Part) -> list[str]:
     return lines + [f"{'; '.join(c)}, {reason}: {rows}" for (reason, rows), c in same.items()]
 
 
-def _origins(parts: Sequence[Part], subject: Subject) -> list[Block]:
+def _origins(parts: Sequence[Part], subject: Subject) -> list[Piece]:
     """Machines and commits of all results, and what the folder holds besides."""
     runs = finished_runs(parts, subject.archive)
     made = Counter(run.source for run in runs.values())

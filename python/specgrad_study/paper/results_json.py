@@ -10,7 +10,7 @@ from specgrad_fl import machine
 from specgrad_study.paper.archive import FORMAT, Archive, Source
 from specgrad_study.paper.claims import Interval, Verdict
 from specgrad_study.paper.experiment import Cell, Part, Subject, finished_runs
-from specgrad_study.paper.numbers import paper_numbers
+from specgrad_study.paper.published import paper_numbers
 from specgrad_study.paper.statements import corrected
 
 # digits behind the point: more than runs can be told apart by

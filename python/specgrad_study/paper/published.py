@@ -1,4 +1,4 @@
-"""The paper's numbers, from ``numbers.toml``."""
+"""The paper's numbers, from ``published.toml``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def paper_numbers(experiment: str) -> dict[Place, Number]:
     >>> str(paper_numbers("table1")["FedAvg + FFT", "CIFAR-10, alpha 0.1"])
     '78.05 ± 1.88'
     """
-    rows = toml.read(Path(__file__).with_name("numbers.toml")).get(experiment, {})
+    rows = toml.read(Path(__file__).with_name("published.toml")).get(experiment, {})
     columns = rows.pop("columns", ["CIFAR-10", "CIFAR-100"])
     return {
         (row, column): Number(*pair)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from specgrad_study.paper import numbers
+from specgrad_study.paper import published
 from specgrad_study.paper.presets import PRESETS
 from specgrad_study.paper.registry import EXPERIMENTS
 from specgrad_study.paper.timing import QUANTITIES
@@ -15,7 +15,7 @@ MEASURED = {"spectral-bias", "cka", "time", "settings"}
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_number_of_the_paper_has_a_cell(name):
     places = {cell.place for cell in EXPERIMENTS[name].cells(PRESETS["paper"]())}
-    found = set(numbers.paper_numbers(name))
+    found = set(published.paper_numbers(name))
     if name == "time":
         places = {(row, f"{column}, {q}") for row, column in places for q in QUANTITIES}
     if name not in {"spectral-bias"}:
@@ -43,8 +43,8 @@ def test_every_number_of_the_paper_has_a_cell(name):
     ],
 )
 def test_samples_from_every_table(name, row, column, text):
-    assert str(numbers.paper_numbers(name)[row, column]) == text
+    assert str(published.paper_numbers(name)[row, column]) == text
 
 
 def test_what_the_paper_marks_as_failed_is_no_number():
-    assert ("FedCM", "Tiny-ImageNet, s/round") not in numbers.paper_numbers("time")
+    assert ("FedCM", "Tiny-ImageNet, s/round") not in published.paper_numbers("time")
