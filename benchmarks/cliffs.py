@@ -39,7 +39,9 @@ class Input(NamedTuple):
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.grad.shape))
-        layout = "" if self.grad.is_contiguous() else " strided"
+        channels_last = self.grad.dim() == 4 and self.grad.stride(1) == 1
+        strided = " channels last" if channels_last else " transposed"
+        layout = "" if self.grad.is_contiguous() else strided
         given = {key: value for key, value in self.options.items() if key != "gains"}
         dtype = str(self.grad.dtype).removeprefix("torch.")
         return f"{shape}{layout} {dtype} {given}"

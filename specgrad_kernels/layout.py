@@ -101,7 +101,7 @@ def with_permuted_samples(
         return results
     flat = [flatten(grads[index], spec) for index in filled]
     orders = [sample_order(signal.shape[-1], spec).to(signal.device) for signal in flat]
-    permuted = [signal[:, order] for signal, order in zip(flat, orders, strict=True)]
+    permuted = [signal.index_select(1, order) for signal, order in zip(flat, orders, strict=True)]
     inner = _without_order(spec if len(filled) == len(grads) else spec.select(filled))
     for index, order, signal in zip(filled, orders, filtered(permuted, inner), strict=True):
         restored = torch.empty_like(signal).index_copy_(1, order, signal)

@@ -91,6 +91,11 @@ def filter_grads_(
     """
     if isinstance(grads, Tensor):
         raise TypeError("grads must be a list of tensors; got a single tensor, pass [grad]")
+    if isinstance(method, FilterSpec):
+        raise TypeError(
+            "filter_grads_ takes a method and its arguments by name; write filter_grads_(grads, "
+            f"{method.method!r}, ...), or filter_grads(grads, spec) for filtered copies"
+        )
     ratio, gains = as_tuples(ratio), as_tuples(gains)
     order = as_order(order)
     fields: tuple = (method, ratio, window, sigma, boundary, order, batch_dims, nonfinite)

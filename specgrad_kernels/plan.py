@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +78,8 @@ class FilterPlan:
         self._parameters: list[nn.Parameter] | None = [parameter for _, parameter in named]
         self._is_sharded = any(map(is_sharded, self._parameters))
         self._attached = self._warned = False
+        self._model: Callable[[], nn.Module | None] | None = None
+        self._missing: list[str] = []  # names of the layers that had no gradient in the last call
         self._choose_backend()  # one that cannot filter these is refused now
 
     @classmethod
@@ -107,7 +110,9 @@ class FilterPlan:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        return cls(taken.items(), made, backend=backend)
+        plan = cls(taken.items(), made, backend=backend)
+        plan._model = weakref.ref(model)
+        return plan
 
     def _refuse_meta(self) -> None:
         """Refuse meta tensors: giving their model memory replaces them, and the plan has none."""
@@ -136,6 +141,7 @@ class FilterPlan:
                 found = tuple(own[name].shape) if name in own else "no such parameter"
                 raise ValueError(f"the plan filters {name} of shape {shape}; the model has {found}")
         self._parameters = [own[name] for name in self.names]
+        self._model = weakref.ref(model)
         self._is_sharded = any(map(is_sharded, self._parameters))
         return self
 
@@ -157,16 +163,33 @@ class FilterPlan:
             if len(present) == len(parameters) and not present[0].is_meta:
                 dispatch.run(present, self.spec, self.backend)
                 return
-            if not present and not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"none of the plan's {len(parameters)} layers has a gradient, so nothing was "
-                    "filtered; call plan.bind(model) if the model's parameters were replaced, as "
-                    "load_state_dict(assign=True) does",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+            if not self._warned:
+                self._warn_of_replaced(parameters)
         ops.apply(self._listed(grads), self.spec, self.backend)
+
+    def _warn_of_replaced(self, parameters: list[nn.Parameter]) -> None:
+        """Warn once if gradients are missing since the model has other parameters by now."""
+        named = dict(zip(self.names, parameters, strict=True))
+        missing = [name for name, parameter in named.items() if parameter.grad is None]
+        if missing == self._missing:
+            return
+        self._missing = missing
+        model = self._model() if self._model else None
+        own = named if model is None else dict(model.named_parameters())
+        replaced = [name for name in missing if own.get(name) is not named[name]]
+        if len(missing) == len(named):
+            found = f"none of the plan's {len(named)} layers has a gradient: nothing was filtered"
+        elif replaced:
+            found = f"the model's parameter {replaced[0]} was replaced, so it was not filtered"
+        else:
+            return
+        self._warned = True
+        warnings.warn(
+            f"{found}; call plan.bind(model) if the model's parameters were replaced, as "
+            "load_state_dict(assign=True) does",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def _listed(self, grads: Sequence[Tensor | None] | None) -> Sequence[Tensor | None]:
         """The gradients in the plan's order, some of them missing."""
@@ -261,7 +284,7 @@ class FilterPlan:
         return f"FilterPlan({len(self.names)} layers, {self.spec})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parameters": None, "_attached": False}
+        return {**self.__dict__, "_parameters": None, "_attached": False, "_model": None}
 
     def __copy__(self) -> FilterPlan:
         twin = object.__new__(type(self))
@@ -280,4 +303,5 @@ class FilterPlan:
         twin = copy.copy(self)
         twin._attached = False
         twin._parameters = copy.deepcopy(self._parameters, memo)
+        twin._model = None
         return twin

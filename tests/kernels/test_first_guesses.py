@@ -50,6 +50,11 @@ def test_a_plan_is_made(guess):
             TypeError,
             "give a FilterSpec or ratio by name, not both",
         ),
+        (
+            lambda m: filter_grads_([torch.ones(9)], FilterSpec("lap")),
+            TypeError,
+            r"write filter_grads_\(grads, 'lap', \.\.\.\), or filter_grads\(grads, spec\)",
+        ),
     ],
 )
 def test_a_sentence_says_what_to_write(guess, error, sentence):
@@ -153,6 +158,25 @@ def test_a_plan_without_any_gradient_says_so_once():
     backward(model)
     with pytest.warns(RuntimeWarning, match=r"none of the plan's 2 layers .* plan\.bind\(model\)"):
         plan.filter_grads_()
+    plan.filter_grads_()
+    plan.bind(model).filter_grads_()
+    assert model[0].weight.grad.mean().abs() < 1e-7
+
+
+def test_a_parameter_that_was_replaced_is_said_once():
+    model = small_model()
+    plan = FilterPlan.for_model(model)
+    model[3].weight.requires_grad_(False)
+    backward(model)
+    plan.filter_grads_()  # frozen, so rightly without a gradient
+    model[0].weight = torch.nn.Parameter(model[0].weight.detach().clone())
+    model[3].weight.requires_grad_()
+    model.zero_grad()
+    plan.parameters[0].grad = None
+    backward(model)
+    with pytest.warns(RuntimeWarning, match=r"parameter 0\.weight was replaced.*plan\.bind\(model"):
+        plan.filter_grads_()
+    assert model[3].weight.grad.mean().abs() < 1e-7  # the others are filtered
     plan.filter_grads_()
     plan.bind(model).filter_grads_()
     assert model[0].weight.grad.mean().abs() < 1e-7
