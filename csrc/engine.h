@@ -171,7 +171,7 @@ class Program {
   static constexpr double kWorthAThread = 300000;
   static constexpr double kWorthTaking = 12000;
   static constexpr size_t kPlacesKept = 16;
-  static constexpr int64_t kSideBySide = 256;
+  static constexpr int64_t kSideBySide = 512;
 
   static Tensor tensor_of(const TensorLayout& layout) {
     const int64_t bytes = element_size(layout.dtype);

@@ -92,10 +92,14 @@ static T sum_columns(Form form, const typename Form::Stored* x, int64_t columns,
   sum_any_slots<T>(blocks, slots, sums, [=](int64_t b, int s) __attribute__((always_inline)) {
     return form.load(x + offsets[s] + b * lanes);
   });
-  alignas(64) T ordered[kMostSlots * kLanes<T>];
-  for (int c = 0; c < lanes; ++c) {
-    for (int k = 0; k < inner; ++k) ordered[c * inner + k] = sums[k][c];
-  }
+  alignas(64) T by_slot[kMostSlots * kLanes<T>], ordered[kMostSlots * kLanes<T>];
+  for (int s = 0; s < slots; ++s) store(by_slot + s * lanes, sums[s]);
+  const auto reorder = [&](int each) __attribute__((always_inline)) {
+    for (int c = 0; c < lanes; ++c) {
+      for (int k = 0; k < each; ++k) ordered[c * each + k] = by_slot[k * lanes + c];
+    }
+  };
+  if (!with_constant<9>(inner, SPECGRAD_EACH { reorder(index); })) reorder(inner);
   for (int s = 0; s < slots; ++s) sums[s] = load(ordered + s * lanes);
   const int64_t done = blocks * lanes;
   for (int64_t c = done; c < columns; ++c) {
@@ -132,19 +136,77 @@ static void sum_beside(Form form, const typename Form::Stored* x, int64_t column
   }
 }
 
-// Sums of `rows` rows side by side, as many as are whole vectors; returns how many.
+// Rows side by side that are summed together: a page of floats.
+constexpr int64_t kMostBeside = 1024;
+
+// sums[i] += x[i]
 template <class T, class Form>
-static int64_t sum_all_beside(Form form, const typename Form::Stored* x, int64_t rows,
-                              int64_t columns, int64_t stride, T* totals) {
+static SPECGRAD_INLINE void add_samples(Form form, const typename Form::Stored* x, int64_t count,
+                                        T* sums) {
+  int64_t i = 0;
+  for (; i + kLanes<T> <= count; i += kLanes<T>) store(sums + i, load(sums + i) + form.load(x + i));
+  for (; i < count; ++i) sums[i] += form.read(x[i]);
+}
+
+// sums[i] = sum over blocks b of x[b * step + i], halved as by sum_slots.
+template <class T, class Form>
+static void sum_blocks(Form form, const typename Form::Stored* x, int64_t blocks, int64_t step,
+                       int64_t rows, T* sums) {
+  if (blocks > kBlocksInALeaf) {
+    alignas(64) T right[kMostBeside];
+    sum_blocks(form, x, blocks / 2, step, rows, sums);
+    sum_blocks(form, x + blocks / 2 * step, blocks - blocks / 2, step, rows, right);
+    return add_samples(Plain<T>{}, right, rows, sums);
+  }
+  std::fill_n(sums, rows, T(0));
+  for (int64_t b = 0; b < blocks; ++b) add_samples(form, x + b * step, rows, sums);
+}
+
+// Of many rows side by side. Columns lie on pages of their own, and to look up an address takes longer
+// than to read a cache line: each column is visited once.
+template <class T, class Form>
+static void sum_many_beside(Form form, const typename Form::Stored* x, int64_t rows,
+                            int64_t columns, int64_t stride, T* totals) {
+  constexpr int lanes = kLanes<T>, width = 4 * lanes;
+  const int64_t whole = columns / width, vectors = columns % width / lanes;
+  alignas(64) T sums[4][kMostBeside];
+  std::fill_n(totals, rows, T(0));
+  for (int lane = 0; lane < lanes && columns >= lanes; ++lane) {
+    for (int slot = 0; slot < 4; ++slot) {
+      const auto* const first = x + (slot * lanes + lane) * stride;
+      sum_blocks(form, first, whole, width * stride, rows, sums[slot]);
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      sums[0][i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
+    }
+    for (int64_t v = 0; v < vectors; ++v) {
+      add_samples(form, x + (whole * width + v * lanes + lane) * stride, rows, sums[0]);
+    }
+    add_samples(Plain<T>{}, sums[0], rows, totals);
+  }
+  for (int64_t c = columns / lanes * lanes; c < columns; ++c) {
+    add_samples(form, x + c * stride, rows, totals);
+  }
+}
+
+// Sums of `rows` rows side by side, a vector or more. The last vector may repeat rows of the one
+// before it.
+template <class T, class Form>
+static void sum_all_beside(Form form, const typename Form::Stored* x, int64_t rows,
+                           int64_t columns, int64_t stride, T* totals) {
   constexpr int lanes = kLanes<T>, line = kVectorsALine * lanes;
   int64_t row = 0;
+  for (; rows - row >= 128; row = std::min(rows, row + kMostBeside)) {
+    const int64_t count = std::min(rows - row, kMostBeside);
+    sum_many_beside(form, x + row, count, columns, stride, totals + row);
+  }
   for (; row + line <= rows; row += line) {
     sum_beside<kVectorsALine>(form, x + row, columns, stride, totals + row);
   }
-  for (; row + lanes <= rows; row += lanes) {
+  for (; row < rows; row += lanes) {
+    row = std::min(row, rows - lanes);
     sum_beside<1>(form, x + row, columns, stride, totals + row);
   }
-  return row;
 }
 
 // While a short signal is written, the other half of the one behind it is prefetched: else the
@@ -191,8 +253,8 @@ static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch
     const T total = rows == 1 ? totals[0] : sum_row<T>(Plain<T>{}, totals, rows, 1);
     return total / static_cast<T>(d);
   };
-  const bool beside =
-      inner == 1 && layout.dims == 2 && layout.strides[0] == 1 && layout.sizes[0] == rows;
+  const bool beside = inner == 1 && layout.dims == 2 && layout.strides[0] == 1 &&
+                      layout.sizes[0] == rows && rows >= kLanes<T>;
   if (layout.contiguous() || beside || (inner > 1 && offset_of(layout, inner) == 1)) {
     return with_form<T>(layout.dtype, [&](auto form) {
       auto* const x = static_cast<typename decltype(form)::Stored*>(signal.data);
@@ -205,10 +267,7 @@ static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch
       }
       if (beside) {
         const int64_t stride = layout.strides[1];
-        for (int64_t r = sum_all_beside<T>(form, x, rows, columns, stride, totals); r < rows; ++r) {
-          for (int64_t c = 0; c < columns; ++c) scratch[c] = form.read(x[c * stride + r]);
-          totals[r] = sum_row<T>(Plain<T>{}, scratch, columns, 1);
-        }
+        sum_all_beside<T>(form, x, rows, columns, stride, totals);
         const T found = mean();
         for (int64_t c = 0; c < columns; ++c) subtract(form, x + c * stride, rows, found);
         return;
@@ -232,11 +291,13 @@ static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch
     totals[r] = sum_row<T>(Plain<T>{}, scratch, columns, inner);
   }
   const T found = mean();
-  for (int64_t r = 0; r < rows; ++r) {
-    if (rows > 1) read_samples(signal, r * row, (r + 1) * row, scratch);
-    for (int64_t i = 0; i < row; ++i) scratch[i] -= found;
-    write_samples(signal, r * row, (r + 1) * row, scratch);
-  }
+  for_each_run<T>(signal, 0, d, [&](auto form, auto* p, auto stride, int64_t n) {
+    const auto each = [&](int64_t count) __attribute__((always_inline)) {
+      for (int64_t i = 0; i < count; ++i) p[i * stride] = form.write(form.read(p[i * stride]) - found);
+    };
+    if (stride != 1) return each(n);
+    if (!with_constant<9, 25>(n, SPECGRAD_EACH { each(index); })) subtract(form, p, n, found);
+  });
 }
 
 // A run of signals. Those that lie side by side are summed together.
@@ -262,23 +323,25 @@ static void subtract_means(const MeanPlan& plan, const Signal& run, T* scratch) 
       if (!with_constant<9>(d, SPECGRAD_EACH { each(index); })) each(d);
     } else if (run.count > 1 && run.step == sizeof(Stored) && layout.dims == 1 &&
                plan.inner == 1 && plan.columns == d) {
-      constexpr int most = 256;
-      alignas(64) T means[most];
-      const int64_t stride = layout.strides[0];
-      for (int64_t n = most; n == most; done += n) {
-        n = std::min<int64_t>(most, run.count - done);
-        if (d < 2 * kLanes<T>) {
+      alignas(64) T means[kMostBeside];
+      const int64_t stride = layout.strides[0], fewest = d < 2 * kLanes<T> ? 1 : kLanes<T>;
+      for (int64_t n; (n = std::min(kMostBeside, run.count - done)) >= fewest; done += n) {
+        if (fewest == 1) {
           std::fill_n(means, n, T(0));
           for (int64_t c = 0; c < d; ++c) {
             for (int64_t i = 0; i < n; ++i) means[i] += form.read(x[done + c * stride + i]);
           }
         } else {
-          n = sum_all_beside<T>(form, x + done, n, d, stride, means);
+          sum_all_beside<T>(form, x + done, n, d, stride, means);
         }
         for (int64_t i = 0; i < n; ++i) means[i] /= length;
         for (int64_t c = 0; c < d; ++c) {
           Stored* const p = x + done + c * stride;
-          for (int64_t i = 0; i < n; ++i) p[i] = form.write(form.read(p[i]) - means[i]);
+          int64_t i = 0;
+          for (; i + kLanes<T> <= n; i += kLanes<T>) {
+            form.store(p + i, form.load(p + i) - load(means + i));
+          }
+          for (; i < n; ++i) p[i] = form.write(form.read(p[i]) - means[i]);
         }
       }
     }

@@ -100,18 +100,23 @@ static inline void for_each_run(const Signal& signal, int64_t begin, int64_t end
   }
   with_form<T>(layout.dtype, [&](auto form) {
     auto* const data = static_cast<typename decltype(form)::Stored*>(signal.data);
-    for (int64_t done = begin; done < end;) {
-      int64_t offset = 0;
-      for (int dim = 0; dim <= inner; ++dim) offset += index[dim] * layout.strides[dim];
-      const int64_t count = std::min(layout.sizes[inner] - index[inner], end - done);
-      if (layout.strides[inner] == 1) {
-        visit(form, data + offset, std::integral_constant<int64_t, 1>{}, count);
-      } else {
-        visit(form, data + offset, layout.strides[inner], count);
+    const int middle = std::max(inner - 1, 0);  // runs of the last two dimensions need no index
+    const int64_t step = inner ? layout.strides[middle] : 0;
+    for (int64_t done = begin, skipped = index[inner]; done < end;) {
+      auto* run = data;
+      for (int dim = 0; dim < inner; ++dim) run += index[dim] * layout.strides[dim];
+      for (int64_t left = inner ? layout.sizes[middle] - index[middle] : 1; left > 0 && done < end;
+           --left, run += step, skipped = 0) {
+        const int64_t count = std::min(layout.sizes[inner] - skipped, end - done);
+        if (layout.strides[inner] == 1) {
+          visit(form, run + skipped, std::integral_constant<int64_t, 1>{}, count);
+        } else {
+          visit(form, run + skipped * layout.strides[inner], layout.strides[inner], count);
+        }
+        done += count;
       }
-      done += count;
-      index[inner] = 0;
-      for (int dim = inner - 1; dim >= 0; --dim) {
+      index[middle] = 0;
+      for (int dim = middle - 1; dim >= 0; --dim) {
         if (++index[dim] < layout.sizes[dim]) break;
         index[dim] = 0;
       }
@@ -125,9 +130,13 @@ template <class T>
 static __attribute__((noinline)) void read_samples(const Signal& signal, int64_t begin,
                                                    int64_t end, T* out) {
   for_each_run<T>(signal, begin, end, [&](auto form, const auto* p, auto stride, int64_t n) {
-    const int64_t whole = stride == 1 ? n / kLanes<T> * kLanes<T> : 0;
-    for (int64_t i = 0; i < whole; i += kLanes<T>) store(out + i, form.load(p + i));
-    for (int64_t i = whole; i < n; ++i) out[i] = form.read(p[i * stride]);
+    const auto each = [&](int64_t count) __attribute__((always_inline)) {
+      const int64_t whole = stride == 1 ? count / kLanes<T> * kLanes<T> : 0;
+      for (int64_t i = 0; i < whole; i += kLanes<T>) store(out + i, form.load(p + i));
+      for (int64_t i = whole; i < count; ++i) out[i] = form.read(p[i * stride]);
+    };
+    // rows of kernels are short
+    if (stride != 1 || !with_constant<9, 25>(n, SPECGRAD_EACH { each(index); })) each(n);
     out += n;
   });
 }

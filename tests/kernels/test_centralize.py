@@ -93,7 +93,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(9, 70, 3, 3), (150, 71), (40, 3, 5, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(9, 70, 3, 3), (150, 71), (40, 3, 5, 5), (1050, 1100)], ids=str)
 def test_a_strided_gradient_has_the_bits_of_its_contiguous_copy(native, shape, dtype, layout):
     grad = torch.randn(shape).to(dtype)
     for group_dims in (0, 1, 2):
