@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import signal
 import statistics
@@ -38,6 +39,7 @@ KEPT_MALLOC = {
 }
 TUNED = ", tuned"
 WARM = 2
+CLOCKS = {"wall": "seconds a round", "cpu": "CPU seconds a round"}
 # of the largest weight: rounding after one round
 SAME = 1e-5
 
@@ -172,7 +174,7 @@ def table(result: dict[str, Any]) -> str:
             "|---|---|---|---|---|---|",
         ]
         middles = {
-            contender: [statistics.median(row[clock]) for clock in ("wall", "cpu")]
+            contender: [statistics.median(row[clock]) for clock in CLOCKS]
             for contender, row in rows.items()
         }
         for contender in sorted(middles, key=middles.__getitem__):
@@ -189,26 +191,33 @@ def table(result: dict[str, Any]) -> str:
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
-    """Bars of the seconds a round, with least and most."""
+    """Bars of wall-clock and CPU seconds a round, with least and most."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     chosen = result["workloads"]
-    figure, axes = pyplot.subplots(1, len(chosen), figsize=(4.6 * len(chosen), 4.4), squeeze=False)
-    for axis, (name, rows) in zip(axes[0], chosen.items(), strict=True):
-        ordered = sorted(rows, key=lambda one: -statistics.median(rows[one]["wall"]))
-        middle, least, most = zip(*(interval(rows[one]["wall"]) for one in ordered), strict=True)
-        spread = [
-            [m - low for m, low in zip(middle, least, strict=True)],
-            [high - m for m, high in zip(middle, most, strict=True)],
-        ]
-        colours = ["tab:green" if one == OURS else "tab:gray" for one in ordered]
-        axis.barh(ordered, middle, xerr=spread, color=colours)
-        axis.set_xscale("log")
-        axis.set_title(WORKLOADS[name].title, fontsize=8)
-        axis.set_xlabel("seconds a round")
+    figure, axes = pyplot.subplots(
+        len(chosen), 2, figsize=(9.2, 4.2 * len(chosen)), sharey="row", squeeze=False
+    )
+    for line, (name, rows) in zip(axes, chosen.items(), strict=True):
+        ordered = sorted(rows, key=lambda one: -statistics.median(rows[one]["cpu"]))
+        for axis, clock, title in zip(line, CLOCKS, CLOCKS.values(), strict=True):
+            spans = [interval(rows[one][clock]) for one in ordered]
+            spread = [(middle - least, most - middle) for middle, least, most in spans]
+            colours = ["tab:green" if one == OURS else "tab:gray" for one in ordered]
+            axis.barh(
+                ordered, [middle for middle, _, _ in spans],
+                xerr=list(zip(*spread, strict=True)), color=colours,
+            )  # fmt: skip
+            axis.set_xscale("log")
+            lowest, highest = min(low for _, low, _ in spans), max(high for *_, high in spans)
+            axis.set_xlim(
+                10.0 ** math.floor(math.log10(lowest)), 10.0 ** math.ceil(math.log10(highest))
+            )
+            axis.set_xlabel(title)
+            axis.set_title(WORKLOADS[name].title, fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
