@@ -9,8 +9,8 @@ from specgrad_fl.errors import RunError
 from specgrad_fl.flower.place import ClientStateStore
 
 
-class Killed(Exception):
-    """Stands for a server that dies in the middle of a round."""
+class Killed(BaseException):
+    """Stands for a server that dies in the middle of a round, which no handler of errors sees."""
 
 
 def dies_in(made, number):
