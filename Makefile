@@ -82,6 +82,25 @@ $(INTEGRATIONS)/installed: $(VENV)/installed
 test-integrations: $(INTEGRATIONS)/installed
 	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest -q tests/integrations tests/test_hub.py
 
+# The oldest releases that were tried, without their dependencies: theirs would replace NumPy.
+OLDEST := lightning==2.4.0 pytorch-lightning==2.4.0 accelerate==1.0.0 opacus==1.5.0 \
+	pytorch_optimizer==3.0.0 huggingface_hub==0.26.0
+OLDEST_NEED := lightning-utilities torchmetrics opt-einsum psutil pyyaml requests urllib3 idna \
+	certifi charset-normalizer tqdm
+
+$(INTEGRATIONS)-oldest/installed: $(VENV)/installed
+	$(BIN)/python -m venv $(@D)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" \
+		> "$$($(@D)/bin/python $(PURELIB))/borrowed.pth"
+	$(@D)/bin/pip install --quiet --no-deps $(OLDEST) $(OLDEST_NEED)
+	touch $@
+
+.PHONY: test-integrations-oldest
+test-integrations-oldest: $(INTEGRATIONS)-oldest/installed
+	OMP_NUM_THREADS=1 $(INTEGRATIONS)-oldest/bin/python -m pytest -q \
+		tests/integrations/test_recipes.py \
+		-k "lightning or accelerate or opacus or sharpness or lookahead or processes"
+
 # Stock Flower processes of the oldest and the newest release that docs/flower.md names, each in an
 # environment that borrows the rest from .venv.
 FLOWERS ?= 1.28.0 1.42.0
@@ -187,4 +206,4 @@ docs: $(VENV)/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:
-	rm -rf $(VENV) $(INTEGRATIONS) build dist *.egg-info specgrad_kernels/*.so
+	rm -rf $(VENV) $(INTEGRATIONS) $(INTEGRATIONS)-oldest build dist *.egg-info specgrad_kernels/*.so
