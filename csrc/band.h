@@ -53,7 +53,7 @@ static inline void spread_any(const T* x, const T* taps, int vectors, int hop, i
 }
 
 template <class T>
-static inline void spread_block(const BandPlan<T>& plan, const T* x, int64_t cells, T* y) {
+static inline void spread_block(const BandTables<T>& plan, const T* x, int64_t cells, T* y) {
   constexpr int lanes = kLanes<T>;
   const T* taps = plan.taps.data();
   bool known = false;
@@ -69,7 +69,7 @@ static inline void spread_block(const BandPlan<T>& plan, const T* x, int64_t cel
 
 // Coarse cells [begin, end) of the signal.
 template <class T>
-static void spread(const BandPlan<T>& plan, const Signal& signal, int64_t begin, int64_t end,
+static void spread(const BandTables<T>& plan, const Signal& signal, int64_t begin, int64_t end,
                    T* cells, T* scratch) {
   constexpr int lanes = kLanes<T>, block = cell_block(lanes);
   const int64_t d = signal.layout->d;
@@ -104,7 +104,7 @@ static void spread(const BandPlan<T>& plan, const Signal& signal, int64_t begin,
 
 // Copies the margins that interpolation reads beyond both ends of the cells.
 template <class T>
-static void wrap_margins(const BandPlan<T>& plan, T* cells) {
+static void wrap_margins(const BandTables<T>& plan, T* cells) {
   for (int64_t i = 0; i < plan.width + kLanes<T>; ++i) {
     cells[plan.cells + i] = cells[i % plan.cells];
     cells[-1 - i] = cells[plan.cells - 1 - i % plan.cells];
@@ -164,7 +164,7 @@ static inline void subtract_rows(T* x, int stride, const T* z, const T* spline, 
 
 // Vectors [0, count) from the start of a cell on.
 template <class T>
-static inline void subtract_block(const BandPlan<T>& plan, T* x, const T* z, int64_t count) {
+static inline void subtract_block(const BandTables<T>& plan, T* x, const T* z, int64_t count) {
   constexpr int lanes = kLanes<T>;
   const int segments = std::max(plan.hop / lanes, 1), step = std::max(lanes / plan.hop, 1);
   const int stride = segments * lanes;
@@ -188,7 +188,7 @@ static inline void subtract_block(const BandPlan<T>& plan, T* x, const T* z, int
 // Subtracts the band from the samples of cells [begin, end); begin is a multiple of the lanes.
 // `cells` has its margins wrapped.
 template <class T>
-static void interpolate(const BandPlan<T>& plan, const Signal& signal, int64_t begin, int64_t end,
+static void interpolate(const BandTables<T>& plan, const Signal& signal, int64_t begin, int64_t end,
                         const T* cells, T* scratch) {
   constexpr int lanes = kLanes<T>;
   const T* first = cells + plan.lead() - (plan.width - 1);

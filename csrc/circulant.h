@@ -9,7 +9,7 @@
 // Tiles are transformed where they are; the passes between the first and the last in a tile of
 // neighbours, because rows that lie far apart would push each other out of the cache.
 template <bool Inverse, class T>
-static void columns_transform(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
+static void columns_transform(const CirculantTables<T>& plan, T* grid, int64_t begin, int64_t end,
                               T* tile) {
   constexpr int wide = 2 * kLanes<T>;
   for (int64_t t = begin; t < end; ++t) {
@@ -25,7 +25,7 @@ static void columns_transform(const CirculantPlan<T>& plan, T* grid, int64_t beg
 
 // Twiddles of the rows of one group, for every column; in large grids multiplied into `room`.
 template <class T>
-static inline Elements<const T> twiddles_of(const CirculantPlan<T>& plan, int64_t group, T* room) {
+static inline Elements<const T> twiddles_of(const CirculantTables<T>& plan, int64_t group, T* room) {
   constexpr int wide = 2 * kLanes<T>;
   const T* coarse = plan.coarse.data() + group * plan.spans * wide;
   if (plan.fine.empty()) return {coarse};
@@ -49,7 +49,7 @@ struct Rows {
   T* plus[kLanes<T>];
   T* minus[kLanes<T>];
 
-  Rows(const CirculantPlan<T>& plan, T* grid, int64_t group, T* beyond) {
+  Rows(const CirculantTables<T>& plan, T* grid, int64_t group, T* beyond) {
     const int* position = plan.down.position.data();
     for (int lane = 0; lane < kLanes<T>; ++lane) {
       const int64_t k = group * kLanes<T> + lane;
@@ -131,7 +131,7 @@ static void scatter(const Rows<T>& rows, Elements<const T> twiddles, int64_t pit
 // The last pass forward, the gains and the first pass back, element by element of a group.
 // R == 0 stands for any odd radix. Not inlined: side by side they crowd each other's registers.
 template <int R, class T>
-static __attribute__((noinline)) void gain_pass(const CirculantPlan<T>& plan, int64_t group,
+static __attribute__((noinline)) void gain_pass(const CirculantTables<T>& plan, int64_t group,
                                                 Elements<T> elements) {
   const int count = R ? R : plan.along.passes.back().radix;
   const T* roots = plan.along.roots.data() + plan.along.passes.back().roots;
@@ -153,7 +153,7 @@ static __attribute__((noinline)) void gain_pass(const CirculantPlan<T>& plan, in
 }
 
 template <class T>
-static inline void any_gain_pass(const CirculantPlan<T>& plan, int64_t group,
+static inline void any_gain_pass(const CirculantTables<T>& plan, int64_t group,
                                  Elements<T> elements) {
   const bool small = with_constant<1, 2, 3, 4, 5, 6, 8>(
       plan.along.passes.back().radix, SPECGRAD_EACH { gain_pass<index>(plan, group, elements); });
@@ -162,7 +162,7 @@ static inline void any_gain_pass(const CirculantPlan<T>& plan, int64_t group,
 
 // Transforms along the rows of a group, with the gains between them.
 template <class T>
-static __attribute__((noinline)) void filter_elements(const CirculantPlan<T>& plan, int64_t group,
+static __attribute__((noinline)) void filter_elements(const CirculantTables<T>& plan, int64_t group,
                                                       Elements<T> elements) {
   const int middle = static_cast<int>(plan.along.passes.size()) - 1;
   for (int pass = 0; pass < middle; ++pass) any_pass<false>(plan.along, pass, elements, elements);
@@ -173,7 +173,7 @@ static __attribute__((noinline)) void filter_elements(const CirculantPlan<T>& pl
 }
 
 template <class T>
-static void rows_filter(const CirculantPlan<T>& plan, T* grid, int64_t begin, int64_t end,
+static void rows_filter(const CirculantTables<T>& plan, T* grid, int64_t begin, int64_t end,
                         T* tile) {
   const Elements<T> elements{tile};
   T* room = tile + plan.pitch * elements.stride;

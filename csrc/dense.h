@@ -40,7 +40,7 @@ static void subtract_large_mean(const Signal& signal) {
 
 // Filters each signal of a run. `scratch` holds d + plan.count numbers.
 template <class T>
-static void dense_filter(const DensePlan<T>& plan, const Signal& run, T* scratch) {
+static void dense_filter(const DenseTables<T>& plan, const Signal& run, T* scratch) {
   const int64_t d = run.layout->d;
   const bool direct = is_direct<T>(run);
   T* coefficients = scratch + d;

@@ -118,7 +118,7 @@ struct WeightedSum {
 // out = detrended samples [begin, begin + count) of d; `x` are the samples, `sum` is over their
 // neighbours.
 template <class T, class Sum>
-static void subtract_sums(const DetrendPlan<T>& plan, int64_t d, int64_t begin, int64_t count,
+static void subtract_sums(const DetrendTables<T>& plan, int64_t d, int64_t begin, int64_t count,
                           const T* x, const Sum& sum, T* out) {
   constexpr int lanes = kLanes<T>, block = kDetrendVectors * lanes;
   const int64_t radius = plan.radius;
@@ -164,7 +164,7 @@ static void subtract_sums(const DetrendPlan<T>& plan, int64_t d, int64_t begin, 
 // Filters samples [begin, end). `left` and `right` are the `radius` original samples before and
 // after them.
 template <class T>
-static void detrend(const DetrendPlan<T>& plan, const Signal& signal, int64_t begin, int64_t end,
+static void detrend(const DetrendTables<T>& plan, const Signal& signal, int64_t begin, int64_t end,
                     const T* left, const T* right, T* scratch) {
   const int64_t d = signal.layout->d, radius = plan.radius, tile = detrend_tile(radius);
   T* const extended = scratch;
@@ -202,7 +202,7 @@ static void detrend(const DetrendPlan<T>& plan, const Signal& signal, int64_t be
 // zeros: `count` divides by the weights inside, `replicate` adds those that the first and the last
 // sample, `ends`, stand for.
 template <class T>
-static void subtract_averages(const WidePlan<T>& plan, const Signal& signal, int64_t begin,
+static void subtract_averages(const WideTables<T>& plan, const Signal& signal, int64_t begin,
                               int64_t end, const T* averages, const T* ends) {
   const int64_t d = signal.layout->d, radius = plan.radius, piece = 1024;
   const bool counts = plan.boundary == Boundary::count;

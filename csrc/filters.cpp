@@ -63,7 +63,7 @@ class Builder {
 
   // The three steps of a circulant, with a tile of vectors as scratch.
   template <class GridOf>
-  void add_circulant(const CirculantPlan<T>& plan, GridOf grid_of) {
+  void add_circulant(const CirculantTables<T>& plan, GridOf grid_of) {
     const auto add_step = [&](int64_t tasks, auto kernel) {
       add_phase(tasks, 1, [=, &plan](const Piece& piece) {
         kernel(plan, grid_of(piece), piece.begin, piece.end, piece.scratch);
@@ -76,7 +76,7 @@ class Builder {
   }
 
   // Cells that follow each other become rows of whole tiles where they are, the last row first.
-  static void move_apart(const CirculantPlan<T>& plan, T* cells) {
+  static void move_apart(const CirculantTables<T>& plan, T* cells) {
     for (int64_t row = plan.rows; --row >= 0 && plan.pitch > plan.columns;) {
       T *const from = cells + row * plan.columns, *const to = cells + row * plan.pitch;
       std::copy_backward(from, from + plan.columns, to + plan.columns);
@@ -84,15 +84,15 @@ class Builder {
     }
   }
 
-  static void move_together(const CirculantPlan<T>& plan, T* cells) {
+  static void move_together(const CirculantTables<T>& plan, T* cells) {
     for (int64_t row = 1; row < plan.rows && plan.pitch > plan.columns; ++row) {
       std::copy_n(cells + row * plan.pitch, plan.columns, cells + row * plan.columns);
     }
   }
 
   void add_band() {
-    const BandPlan<T>& plan = keep(make_band<T>(design_, chosen_lanes<T>()));
-    const CirculantPlan<T>& circulant = plan.circulant;
+    const BandTables<T>& plan = keep(make_band<T>(design_, chosen_lanes<T>()));
+    const CirculantTables<T>& circulant = plan.circulant;
     const auto cells_of = [margin = band_margin(plan.width, chosen_lanes<T>())](
                               const Piece& piece) { return piece.shared + margin; };
     add_phase(plan.cells, 1024, [=, &plan](const Piece& piece) {
@@ -118,7 +118,7 @@ class Builder {
   // The whole spectrum, on the gradient's own memory where that is possible, else on a copy, which
   // may be longer than the signal.
   void add_full(bool direct) {
-    const CirculantPlan<T>& plan = keep(make_circulant<T>(design_, chosen_lanes<T>()));
+    const CirculantTables<T>& plan = keep(make_circulant<T>(design_, chosen_lanes<T>()));
     if (works_in_place(design_, direct, chosen_lanes<T>())) {
       return add_circulant(
           plan, [](const Piece& piece) { return static_cast<T*>(piece.signal.data); });
@@ -136,7 +136,7 @@ class Builder {
   // A phase of run(piece, from, to, rows, end) for the rows of a grid in the shared memory, which
   // hold samples [from, to) of `total` and then nothing.
   template <class Run>
-  void add_rows(const CirculantPlan<T>& plan, int64_t total, Run run) {
+  void add_rows(const CirculantTables<T>& plan, int64_t total, Run run) {
     const int64_t size = std::max<int64_t>(1, (1 << 14) / plan.pitch);
     add_phase(plan.rows, size, [=, &plan](const Piece& piece) {
       const int64_t step = plan.pitch == plan.columns ? piece.end - piece.begin : 1;
@@ -151,8 +151,8 @@ class Builder {
 
   // Wide averages, on a grid of the signal continued by a radius at both ends.
   void add_wide() {
-    const WidePlan<T>& plan = keep(make_wide<T>(design_, chosen_lanes<T>()));
-    const CirculantPlan<T>& grid = plan.circulant;
+    const WideTables<T>& plan = keep(make_wide<T>(design_, chosen_lanes<T>()));
+    const CirculantTables<T>& grid = plan.circulant;
     const int64_t d = design_.d, radius = plan.radius, total = d + 2 * radius;
     const int64_t ends = grid.rows * grid.pitch;  // the first and the last sample
     const Boundary beyond =
@@ -174,7 +174,7 @@ class Builder {
   }
 
   void add_mean() {
-    const MeanPlan plan{design_.row_columns, design_.row_inner};
+    const MeanTables plan{design_.row_columns, design_.row_inner};
     filter_.takes_runs = true;
     add_phase(1, 1, [plan](const Piece& piece) {
       kernels<T>().subtract_means(plan, piece.signal, piece.scratch);
@@ -182,7 +182,7 @@ class Builder {
   }
 
   void add_dense() {
-    const DensePlan<T>& plan = keep(make_dense<T>(design_));
+    const DenseTables<T>& plan = keep(make_dense<T>(design_));
     filter_.takes_runs = filter_.phases.empty();
     add_phase(1, 1, [&plan](const Piece& piece) {
       kernels<T>().dense_filter(plan, piece.signal, piece.scratch);
@@ -190,7 +190,7 @@ class Builder {
   }
 
   void add_detrend() {
-    const DetrendPlan<T>& plan = keep(make_detrend<T>(design_));
+    const DetrendTables<T>& plan = keep(make_detrend<T>(design_));
     const int64_t d = design_.d, radius = plan.radius, chunk = detrend_chunk(radius);
     const auto add_chunks = [&](auto kernel) {
       add_phase(ceil_div(d, chunk), 1, [=](const Piece& piece) {

@@ -11,20 +11,20 @@ namespace specgrad {
 template <class T>
 struct Kernels {
   void (*subtract_large_mean)(const Signal&);
-  void (*spread)(const BandPlan<T>&, const Signal&, int64_t begin, int64_t end, T* cells,
+  void (*spread)(const BandTables<T>&, const Signal&, int64_t begin, int64_t end, T* cells,
                  T* scratch);
-  void (*wrap_margins)(const BandPlan<T>&, T* cells);
-  void (*interpolate)(const BandPlan<T>&, const Signal&, int64_t begin, int64_t end,
+  void (*wrap_margins)(const BandTables<T>&, T* cells);
+  void (*interpolate)(const BandTables<T>&, const Signal&, int64_t begin, int64_t end,
                       const T* cells, T* scratch);
-  void (*columns_forward)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
-  void (*rows_filter)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
-  void (*columns_inverse)(const CirculantPlan<T>&, T* grid, int64_t begin, int64_t end, T* tile);
-  void (*dense_filter)(const DensePlan<T>&, const Signal&, T* scratch);
-  void (*subtract_means)(const MeanPlan&, const Signal&, T* scratch);
+  void (*columns_forward)(const CirculantTables<T>&, T* grid, int64_t begin, int64_t end, T* tile);
+  void (*rows_filter)(const CirculantTables<T>&, T* grid, int64_t begin, int64_t end, T* tile);
+  void (*columns_inverse)(const CirculantTables<T>&, T* grid, int64_t begin, int64_t end, T* tile);
+  void (*dense_filter)(const DenseTables<T>&, const Signal&, T* scratch);
+  void (*subtract_means)(const MeanTables&, const Signal&, T* scratch);
   void (*read_extended)(const Signal&, Boundary, int64_t begin, int64_t end, T* out);
-  void (*detrend)(const DetrendPlan<T>&, const Signal&, int64_t begin, int64_t end, const T* left,
+  void (*detrend)(const DetrendTables<T>&, const Signal&, int64_t begin, int64_t end, const T* left,
                   const T* right, T* scratch);
-  void (*subtract_averages)(const WidePlan<T>&, const Signal&, int64_t begin, int64_t end,
+  void (*subtract_averages)(const WideTables<T>&, const Signal&, int64_t begin, int64_t end,
                             const T* averages, const T* ends);
   void (*read)(const Signal&, int64_t begin, int64_t end, T* out);
   void (*write)(const Signal&, int64_t begin, int64_t end, const T* values);

@@ -244,7 +244,7 @@ static inline int64_t offset_of(const Layout& layout, int64_t i) {
 
 // One signal. `scratch` holds a row and the sums of all rows.
 template <class T>
-static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch) {
+static void subtract_mean(const MeanTables& plan, const Signal& signal, T* scratch) {
   const Layout& layout = *signal.layout;
   const int64_t d = layout.d, columns = plan.columns, row = columns * plan.inner, rows = d / row;
   const int inner = plan.inner;
@@ -302,7 +302,7 @@ static void subtract_mean(const MeanPlan& plan, const Signal& signal, T* scratch
 
 // A run of signals. Those that lie side by side are summed together.
 template <class T>
-static void subtract_means(const MeanPlan& plan, const Signal& run, T* scratch) {
+static void subtract_means(const MeanTables& plan, const Signal& run, T* scratch) {
   const Layout& layout = *run.layout;
   const int64_t d = layout.d;
   const T length = static_cast<T>(d);

@@ -14,9 +14,9 @@
 namespace specgrad {
 
 template <class T>
-TransformPlan<T> make_transform(std::vector<int64_t> radices) {
+TransformTables<T> make_transform(std::vector<int64_t> radices) {
   if (radices.empty()) radices = {1};
-  TransformPlan<T> plan;
+  TransformTables<T> plan;
   plan.length = static_cast<int>(product(radices));
   const auto add_root = [](std::vector<T>& list, double turns) {
     list.push_back(static_cast<T>(std::cos(-2 * kPi * turns)));
@@ -50,7 +50,7 @@ TransformPlan<T> make_transform(std::vector<int64_t> radices) {
 }
 
 template <class T>
-void fill_twiddles(CirculantPlan<T>& plan, int lanes) {
+void fill_twiddles(CirculantTables<T>& plan, int lanes) {
   const int64_t size = plan.rows * plan.columns;
   // A full table is as large as the grid itself: affordable only for small grids.
   const int64_t block = size <= (1 << 15) ? 1 : kTwiddleBlock;
@@ -72,7 +72,7 @@ void fill_twiddles(CirculantPlan<T>& plan, int lanes) {
 
 // Lays the gains out by output position; runs that are all zero or all equal are not stored.
 template <class T>
-void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
+void fill_gains(CirculantTables<T>& plan, const FilterDesign& design, int lanes) {
   const int64_t size = plan.rows * plan.columns;
   const int64_t run = plan.groups * lanes;
   const int64_t given = static_cast<int64_t>(design.gains.size());
@@ -102,8 +102,8 @@ void fill_gains(CirculantPlan<T>& plan, const FilterDesign& design, int lanes) {
 }
 
 template <class T>
-CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
-  CirculantPlan<T> plan;
+CirculantTables<T> make_circulant(const FilterDesign& design, int lanes) {
+  CirculantTables<T> plan;
   plan.rows = design.rows();
   plan.columns = design.columns();
   plan.pitch = grid_pitch(plan.columns, lanes);
@@ -117,8 +117,8 @@ CirculantPlan<T> make_circulant(const FilterDesign& design, int lanes) {
 }
 
 template <class T>
-BandPlan<T> make_band(const FilterDesign& design, int lanes) {
-  BandPlan<T> plan;
+BandTables<T> make_band(const FilterDesign& design, int lanes) {
+  BandTables<T> plan;
   plan.cells = design.d / design.hop;
   plan.hop = design.hop;
   plan.width = design.width;
@@ -151,8 +151,8 @@ BandPlan<T> make_band(const FilterDesign& design, int lanes) {
 }
 
 template <class T>
-DensePlan<T> make_dense(const FilterDesign& design) {
-  DensePlan<T> plan;
+DenseTables<T> make_dense(const FilterDesign& design) {
+  DenseTables<T> plan;
   plan.count = design.waves();
   plan.basis.resize(plan.count * design.d);
   for (int64_t b = 0; b < plan.count; ++b) {
@@ -176,8 +176,8 @@ inline std::vector<double> one_sided_sums(std::vector<double> weights) {
 
 // A moving average, or any other symmetric weights.
 template <class T>
-DetrendPlan<T> make_detrend(const FilterDesign& design) {
-  DetrendPlan<T> plan;
+DetrendTables<T> make_detrend(const FilterDesign& design) {
+  DetrendTables<T> plan;
   plan.boundary = design.boundary;
   plan.radius = design.radius();
   if (design.strategy == Strategy::box) return plan;
@@ -189,8 +189,8 @@ DetrendPlan<T> make_detrend(const FilterDesign& design) {
 }
 
 template <class T>
-WidePlan<T> make_wide(const FilterDesign& design, int lanes) {
-  WidePlan<T> plan;
+WideTables<T> make_wide(const FilterDesign& design, int lanes) {
+  WideTables<T> plan;
   plan.boundary = design.boundary;
   plan.radius = static_cast<int64_t>(design.taps.size()) - 1;
   plan.centre = design.taps[0];

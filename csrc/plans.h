@@ -31,7 +31,7 @@ constexpr int kLargestPrime = 1024;
 
 // A transform over vector elements: passes of mixed radix, in place, output digit-reversed.
 template <class T>
-struct TransformPlan {
+struct TransformTables {
   struct Pass {
     int radix, length;       // of its blocks
     size_t twiddles, roots;  // where its numbers start
@@ -49,11 +49,11 @@ constexpr int64_t kTwiddleBlock = 32;
 
 // A real circulant on a grid of rows x columns.
 template <class T>
-struct CirculantPlan {
+struct CirculantTables {
   int64_t rows = 0;
   int64_t columns = 0;
-  TransformPlan<T> down;   // length rows
-  TransformPlan<T> along;  // length columns
+  TransformTables<T> down;   // length rows
+  TransformTables<T> along;  // length columns
   int64_t pitch = 0;       // numbers from a row to the next
   int64_t groups = 0;      // of `lanes` half-spectrum rows
   // Twiddles of the rows of a group at column m2, a vector of real and one of imaginary parts:
@@ -75,7 +75,7 @@ struct CirculantPlan {
 };
 
 template <class T>
-struct BandPlan {
+struct BandTables {
   int64_t cells = 0;
   int hop = 0;
   int width = 0;
@@ -83,20 +83,20 @@ struct BandPlan {
   std::vector<T> taps;      // [lanes / hop or 1][tap_vectors][lanes], each row a cell's window
   int offsets = 0;          // coarse cells that touch one vector of samples
   std::vector<T> spline;    // [hop / lanes or 1][offsets][lanes]
-  CirculantPlan<T> circulant;
+  CirculantTables<T> circulant;
 
   int lead() const { return width / 2; }  // cells by which a window starts before its own cell
   Spans tables() const { return spans_of(taps, spline) + circulant.tables(); }
 };
 
 // Rows of a signal, in whose order its mean is summed.
-struct MeanPlan {
+struct MeanTables {
   int64_t columns = 0;
   int inner = 1;
 };
 
 template <class T>
-struct DensePlan {
+struct DenseTables {
   int64_t count = 0;     // orthonormal basis vectors
   std::vector<T> basis;  // [count][d]
 
@@ -104,7 +104,7 @@ struct DensePlan {
 };
 
 template <class T>
-struct DetrendPlan {
+struct DetrendTables {
   Boundary boundary = Boundary::count;
   int64_t radius = 0;
   std::vector<T> weights;         // 2 * radius + 1; empty for a moving average
@@ -115,12 +115,12 @@ struct DetrendPlan {
 
 // Weights that reach so far that their spectrum is cheaper.
 template <class T>
-struct WidePlan {
+struct WideTables {
   Boundary boundary = Boundary::count;
   int64_t radius = 0;
   double centre = 0;
-  std::vector<double> one_sided;  // as of a DetrendPlan
-  CirculantPlan<T> circulant;
+  std::vector<double> one_sided;  // as of a DetrendTables
+  CirculantTables<T> circulant;
 
   Spans tables() const { return spans_of(one_sided) + circulant.tables(); }
 };

@@ -149,8 +149,8 @@ static SPECGRAD_INLINE void small_transform(Complex<T>* a, int radix = R,
 
 // One pass over blocks of `length` elements. R == 0 stands for any odd radix.
 template <int R, bool Inverse, class T, class To>
-static inline void transform_pass(const TransformPlan<T>& plan,
-                                  const typename TransformPlan<T>::Pass& pass, Elements<T> from,
+static inline void transform_pass(const TransformTables<T>& plan,
+                                  const typename TransformTables<T>::Pass& pass, Elements<T> from,
                                   To to) {
   const int n = plan.length, length = pass.length, count = R ? R : pass.radix;
   const int stride = length / count;
@@ -179,7 +179,7 @@ static inline void transform_pass(const TransformPlan<T>& plan,
 }
 
 template <bool Inverse, class T, class To>
-static inline void any_pass(const TransformPlan<T>& plan, int index_of_pass, Elements<T> from,
+static inline void any_pass(const TransformTables<T>& plan, int index_of_pass, Elements<T> from,
                             To to) {
   const auto& pass = plan.passes[index_of_pass];
   const bool small = with_constant<1, 2, 3, 4, 5, 6, 8>(
@@ -189,7 +189,7 @@ static inline void any_pass(const TransformPlan<T>& plan, int index_of_pass, Ele
 
 // All passes from `from` to `to`; those between the first and the last work on `tile`.
 template <bool Inverse, class T, class To>
-static inline void transform(const TransformPlan<T>& plan, Elements<T> from, Elements<T> tile,
+static inline void transform(const TransformTables<T>& plan, Elements<T> from, Elements<T> tile,
                              To to) {
   const int last = static_cast<int>(plan.passes.size()) - 1;
   for (int step = 0; step < last; ++step, from = tile) {

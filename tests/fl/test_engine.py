@@ -70,8 +70,8 @@ def images(pad: int, flip: bool, channels_last: bool = True) -> Samples:
 
 def normalised(samples: Samples) -> torch.Tensor:
     """The plain way to the same numbers."""
-    mean = torch.tensor(samples.kind.mean)[:, None, None]
-    std = torch.tensor(samples.kind.std)[:, None, None]
+    mean = torch.tensor(samples.form.mean)[:, None, None]
+    std = torch.tensor(samples.form.std)[:, None, None]
     return (samples.train_x.permute(0, 3, 1, 2).float() / 255 - mean) / std
 
 

@@ -125,7 +125,7 @@ def assert_same(run: RunDirectory, reference: RunDirectory) -> None:
 
 
 # in the suite every seventh moment of one method
-MOMENTS = only([("scaffold", 7)], [("scaffold", 7), *((method, 1) for method in METHODS)])
+MOMENTS = only([("scaffold", 13)], [("scaffold", 13), *((method, 1) for method in METHODS)])
 
 
 @pytest.mark.parametrize(("method", "step"), MOMENTS)

@@ -39,9 +39,7 @@ def chosen_bins(d):
 
 
 @needs_wider_numbers
-@pytest.mark.parametrize(
-    "d", only([433, 432, 2304], [433, 432, 2304, 4608, 36864, 10_007, 8 * 2027])
-)
+@pytest.mark.parametrize("d", only([433, 432], [433, 432, 2304, 4608, 36864, 10_007, 8 * 2027]))
 def test_no_wave_exceeds_the_bound(backends, d):
     for name, backend, dtype, share in share_of_promise(d, chosen_bins(d), backends, KINDS):
         assert np.all(share <= 1), (name, backend, dtype, share.max())

@@ -87,8 +87,8 @@ def variants(
 ) -> list[Variant]:
     """The kernels that a call on contiguous layers of these lengths launches."""
     signals = [contiguous_signal(length, index) for index, length in enumerate(lengths)]
-    plan = schedule.build(signals, spec, dtype is torch.float64)
-    return [Variant.from_launch(launch, dtype) for launch in plan.launches]
+    scheduled = schedule.build(signals, spec, dtype is torch.float64)
+    return [Variant.from_launch(launch, dtype) for launch in scheduled.launches]
 
 
 def gpu_target(architecture: str) -> GPUTarget:

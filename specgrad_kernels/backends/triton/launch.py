@@ -57,12 +57,14 @@ def stream_of(device: torch.device) -> tuple[int, bool]:
 class DtypeGroup:
     """The signals of one dtype: their launches, and their tables on the device."""
 
-    def __init__(self, plan: Schedule, dtype: torch.dtype, device: torch.device) -> None:
-        self.schedule = plan
+    def __init__(self, scheduled: Schedule, dtype: torch.dtype, device: torch.device) -> None:
+        self.schedule = scheduled
         self.dtype = dtype
-        self._layouts = torch.from_numpy(plan.table).to(device)
-        self._coefficients = torch.from_numpy(plan.coefficients).to(device)
-        self._programs = [torch.from_numpy(launch.programs).to(device) for launch in plan.launches]
+        self._layouts = torch.from_numpy(scheduled.table).to(device)
+        self._coefficients = torch.from_numpy(scheduled.coefficients).to(device)
+        self._programs = [
+            torch.from_numpy(launch.programs).to(device) for launch in scheduled.launches
+        ]
 
     @property
     def variants(self) -> list[Variant]:
@@ -146,7 +148,7 @@ class StreamBuffers:
                 grads[index].copy_(copy)
 
 
-def run_schedule(plan: Schedule, lists: Sequence[Sequence[Tensor]], room: int) -> None:
+def run_schedule(scheduled: Schedule, lists: Sequence[Sequence[Tensor]], room: int) -> None:
     """Filter lists of gradients of one dtype, one after the other, by a schedule made for each.
 
     ``room`` is the number of addresses whose kernels are used, at least those of a list.
@@ -154,7 +156,7 @@ def run_schedule(plan: Schedule, lists: Sequence[Sequence[Tensor]], room: int) -
     device = lists[0][0].device
     stream, _ = stream_of(device)
     table = AddressTable(max(room, len(lists[0])), device, stream)
-    group = DtypeGroup(plan, lists[0][0].dtype, device)
+    group = DtypeGroup(scheduled, lists[0][0].dtype, device)
     launches = list(group.launches(table.tensor))  # keeps their memory until the end
     bound = [
         binding.bind(stream, KERNELS[launch.kernel], (len(launch.programs),), arguments)

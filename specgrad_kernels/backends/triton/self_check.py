@@ -32,7 +32,7 @@ from specgrad_kernels.spec import FilterSpec
 
 FOLDER = "specgrad_self_check"
 TOLERANCE = 4.0
-"""Times the error bound that a plan promises: a wrong kernel misses it by orders of magnitude."""
+"""Times the promised error bound: a wrong kernel misses it by orders of magnitude."""
 
 RunSchedule = Callable[[Schedule, Sequence[Sequence[Tensor]]], None]
 """Filters lists of gradients of one dtype in place by a schedule made for each, and waits."""
@@ -44,13 +44,13 @@ def enabled(device: torch.device) -> bool:
 
 
 def check(
-    plan: Schedule,
+    scheduled: Schedule,
     spec: FilterSpec,
     device: torch.device,
     kernels: dict[Variant, Any],
     run: RunSchedule,
 ) -> None:
-    """Filter probes by the kernels of a plan, unless they passed before on such a device.
+    """Filter probes by the kernels of a schedule, unless they passed before on such a device.
 
     Raises ``KernelFailure`` where they fail.
     """
@@ -59,19 +59,19 @@ def check(
     if all(_passed(note) for note in notes):
         return
     with failures.recorded(device, "the self-check of the kernels"):
-        for removals in probes(plan, spec, dtype):
+        for removals in probes(scheduled, spec, dtype):
             _check_probes(removals, spec, dtype, device, run)
     for note in notes:
         _remember(note)
 
 
-def probes(plan: Schedule, spec: FilterSpec, dtype: torch.dtype) -> Iterator[list[Removal]]:
-    """Short signals that together use every kernel form of a plan, a list for each schedule."""
+def probes(scheduled: Schedule, spec: FilterSpec, dtype: torch.dtype) -> Iterator[list[Removal]]:
+    """Short signals that together use every kernel form, a list for each schedule."""
     double = dtype is torch.float64
     by_strategy: dict[str, list[Removal]] = {}
-    for removal in plan.removals:
+    for removal in scheduled.removals:
         by_strategy.setdefault(removal.strategy, []).append(removal)
-    spreads = [launch.sizes for launch in plan.launches if launch.kernel == "spread"]
+    spreads = [launch.sizes for launch in scheduled.launches if launch.kernel == "spread"]
     forms = [(sizes["HOP"], sizes["WIDTH"]) for sizes in spreads]
     band = by_strategy.get("band", [])
     wide = any(removal.grid.log_rows == WIDE_LINE for removal in band if removal.grid)
@@ -81,7 +81,7 @@ def probes(plan: Schedule, spec: FilterSpec, dtype: torch.dtype) -> Iterator[lis
     if "means" in by_strategy:
         yield [replace(by_strategy["means"][0], d=576, key=("probe", 576))]
     if "detrend" in by_strategy:
-        yield [_detrend_probe(plan, by_strategy["detrend"], spec, dtype)]
+        yield [_detrend_probe(scheduled, by_strategy["detrend"], spec, dtype)]
 
 
 def _band_probes(members: Sequence[Removal], wide: bool, double: bool) -> list[Removal]:
@@ -111,15 +111,15 @@ def _band_probes(members: Sequence[Removal], wide: bool, double: bool) -> list[R
 
 
 def _detrend_probe(
-    plan: Schedule, members: Sequence[Removal], spec: FilterSpec, dtype: torch.dtype
+    scheduled: Schedule, members: Sequence[Removal], spec: FilterSpec, dtype: torch.dtype
 ) -> Removal:
     """A signal of two tiles and a rest, or in one tile where all of them are."""
-    sizes = next(each.sizes for each in plan.launches if each.kernel == "subtract_smooth")
+    sizes = next(each.sizes for each in scheduled.launches if each.kernel == "subtract_smooth")
     shortest = min(members, key=lambda removal: removal.d)
     if not sizes["SAVED"]:
         return shortest
     probe = removal_of(spec, 2 * sizes["TILE"] + 48, shortest.index, dtype is torch.float64)
-    wanted = [Variant.from_launch(each, dtype) for each in plan.launches]
+    wanted = [Variant.from_launch(each, dtype) for each in scheduled.launches]
     built = schedule.build_for(
         [(contiguous_signal(probe.d, 0), probe)], spec.boundary, probe.double
     )
@@ -138,7 +138,7 @@ def _check_probes(
     """Filter every probe aligned and off by one, twice, and compare."""
     pairs = [removal for removal in removals for _ in (0, 1)]
     signals = [contiguous_signal(removal.d, index) for index, removal in enumerate(pairs)]
-    plan = schedule.build_for(
+    scheduled = schedule.build_for(
         list(zip(signals, pairs, strict=True)), spec.boundary, dtype is torch.float64
     )
     generator = torch.Generator().manual_seed(0)
@@ -151,7 +151,7 @@ def _check_probes(
     both = [
         [grad for sample in samples for grad in _placed_both_ways(sample, device)] for _ in (0, 1)
     ]
-    run(plan, both)
+    run(scheduled, both)
     first, second = ([grad.cpu() for grad in grads] for grads in both)
     for place, removal in enumerate(removals):
         exact = samples[place].double()

@@ -24,8 +24,8 @@ from specgrad_study.paper.registry import EXPERIMENTS
 
 from specgrad_kernels import filter_grads_
 
-# every kind of cell: trained, diagnosed, timed, with a partition of its own
-FEW = ("strategies", "cka", "time", "feature-shift")
+# every kind of cell: trained, diagnosed, with a partition of its own
+FEW = ("strategies", "cka", "feature-shift")
 
 
 @pytest.mark.parametrize("name", only(FEW, EXPERIMENTS))

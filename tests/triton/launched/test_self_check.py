@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from representatives import only
 from triton import knobs
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import CompiledKernel
@@ -78,7 +79,7 @@ def test_kernels_pass_and_are_remembered(checking, monkeypatch):
     launch.run(_grads(), SPEC)
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "\x00"])
+@pytest.mark.parametrize("damage", only(["{}"], ["", "{}", "\x00"]))
 def test_a_damaged_note_is_no_proof(checking, monkeypatch, damage):
     grads = _grads()
     launch.run(grads, SPEC)
@@ -152,7 +153,7 @@ def test_a_launch_that_the_driver_refuses(checking, monkeypatch):
     checking._errors.clear()
 
 
-@pytest.mark.parametrize("suffix", ["json", "ptx"])
+@pytest.mark.parametrize("suffix", only(["ptx"], ["json", "ptx"]))
 def test_a_corrupt_cache_is_a_warning_under_auto(checking, tmp_path, suffix):
     grads = _grads()
     launch.run(grads, SPEC)
