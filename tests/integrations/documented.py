@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from process_group import process_group
 from torch import Tensor, nn
 
 PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
@@ -71,18 +71,13 @@ def samples_of(rank: int) -> torch.utils.data.TensorDataset:
 def follow_in_parallel(rank: int, title: str, folder: str) -> None:
     """A recipe in one of two processes with samples of its own; leaves the trained weights."""
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
-    )
-    try:
+    with process_group(rank, 2, folder):
         names = begin()
         names["loader"] = torch.utils.data.DataLoader(samples_of(rank), batch_size=8)
         follow(title, names)
         kernels = changes(names)
         if rank == 0:
             torch.save(kernels, f"{folder}/kernels.pt")
-    finally:
-        dist.destroy_process_group()
 
 
 def train_alone() -> list[Tensor]:
