@@ -5,7 +5,7 @@ The table of gradient addresses on the device is written by such launches too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -27,27 +27,31 @@ WRITER_OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}
 
 
 def bind(
-    stream: int, kernel: Any, grid: tuple[int], arguments: dict[str, Any], *last: Any
+    stream: int, kernel: Any, programs: int, arguments: Mapping[str, Any]
 ) -> Callable[..., None]:
-    """Return a call that launches ``kernel`` on ``stream`` of the current device, loaded now.
+    """Load a compiled kernel and return a call that launches it on ``stream`` of this device.
 
-    ``last`` are examples of the kernel's last arguments, which every call then gives. Tensors
-    go in as addresses: the owner of the call keeps them alive too.
+    ``arguments`` are the kernel's first ones, in their order; the call is given the others, and
+    keeps tensors alive. Interpreted, the kernel is the function itself.
     """
-    values = [arguments[name] for name in kernel.arg_names if name in arguments]
     if INTERPRETING:
-        return partial(kernel[grid], *values)
-    options = {name: arguments[name] for name in arguments if name not in kernel.arg_names}
-    compiled = kernel.warmup(*values, *last, grid=grid, **options)
-    launch = compiled.run  # loads the code, after which ``function`` is known
-    bound = partial(
-        launch,
-        *(grid[0], 1, 1, stream, compiled.function, compiled.packed_metadata),
-        *(None, None, None),  # metadata and hooks for profilers inside Triton
-        *(value.data_ptr() if isinstance(value, Tensor) else value for value in values),
-    )
+        bound = partial(kernel[(programs,)], *arguments.values())
+    else:
+        launch = kernel.run  # loads the code, after which ``function`` is known
+        bound = partial(
+            launch,
+            *(programs, 1, 1, stream, kernel.function, kernel.packed_metadata),
+            *(None, None, None),  # metadata and hooks for profilers inside Triton
+            *(
+                value.data_ptr() if isinstance(value, Tensor) else value
+                for value in arguments.values()
+            ),
+        )
     # the function is a number: with the last reference to its kernel, Triton unloads the code
-    bound.kernel = compiled  # type: ignore[attr-defined]
+    bound.kernel = kernel  # type: ignore[attr-defined]
+    bound.tensors = {  # type: ignore[attr-defined]
+        name: value for name, value in arguments.items() if isinstance(value, Tensor)
+    }
     return bound
 
 
@@ -56,6 +60,14 @@ def store_addresses(table_ptr, addresses):
     """Write addresses that came as arguments."""
     for index in tl.static_range(len(addresses)):
         tl.store(table_ptr + index, addresses[index].to(tl.int64))
+
+
+def compile_writer(size: int) -> Any:
+    """Compile the kernel that writes so many addresses, for the current device."""
+    if INTERPRETING:
+        return store_addresses
+    examples = (_EXAMPLE_ADDRESS,) * size
+    return store_addresses.warmup(torch.int64, examples, grid=(1,), **WRITER_OPTIONS)
 
 
 def addresses_per_launch(count: int) -> list[int]:
@@ -82,8 +94,7 @@ class AddressTable:
         self.tensor = torch.empty(self._length, dtype=torch.int64, device=device)
         self._writes = []
         for first, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
-            part = {"table_ptr": self.tensor[first:], **WRITER_OPTIONS}
-            write = bind(stream, store_addresses, (1,), part, (_EXAMPLE_ADDRESS,) * size)
+            write = bind(stream, compile_writer(size), 1, {"table_ptr": self.tensor[first:]})
             self._writes.append((write, first, first + size))
 
     def write(self, addresses: Sequence[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from specgrad_kernels.backends import torch_ref
 from specgrad_kernels.backends.triton import binding, compiling, failures, schedule, self_check
 from specgrad_kernels.backends.triton.binding import AddressTable
 from specgrad_kernels.backends.triton.compiling import Variant
-from specgrad_kernels.backends.triton.schedule import Launch, Schedule
+from specgrad_kernels.backends.triton.schedule import Schedule
 from specgrad_kernels.backends.triton.signals import Signal, removal_of, signals_of
 from specgrad_kernels.backends.triton.targets import KERNELS, WRITES_GRADIENTS, architecture_of
 from specgrad_kernels.layout import signal_shape
@@ -26,6 +26,8 @@ from specgrad_kernels.spec import FilterSpec
 
 MAX_KEPT = 64
 
+Kernels = Mapping[Variant, Any]
+"""Compiled kernels; interpreted, their functions."""
 Kept = TypeVar("Kept", bound="StreamBuffers | PreparedCall")
 
 
@@ -71,8 +73,8 @@ class DtypeGroup:
         """The kernels to compile."""
         return [Variant.from_launch(launch, self.dtype) for launch in self.schedule.launches]
 
-    def launches(self, addresses: Tensor) -> Iterator[tuple[Launch, dict[str, Any]]]:
-        """Yield every launch with its arguments and options, on scratch memory of their own."""
+    def bind(self, stream: int, addresses: Tensor, kernels: Kernels) -> list[Any]:
+        """Every launch as a call, on scratch memory of their own."""
         memory = {
             "addresses_ptr": addresses,
             "layouts_ptr": self._layouts,
@@ -81,15 +83,12 @@ class DtypeGroup:
             "borders_ptr": self._coefficients.new_empty(self.schedule.borders, dtype=self.dtype),
         }
         architecture = architecture_of(addresses.device)
-        for launch, programs in zip(self.schedule.launches, self._programs, strict=True):
-            variant = Variant.from_launch(launch, self.dtype)
-            tensors = memory | {"programs_ptr": programs}
-            names = KERNELS[launch.kernel].arg_names
-            arguments = {name: tensors[name] for name in names if name in tensors}
-            yield (
-                launch,
-                arguments | variant.constants(architecture) | variant.options(architecture),
-            )
+        calls = []
+        for variant, programs in zip(self.variants, self._programs, strict=True):
+            known = memory | {"programs_ptr": programs} | variant.constants(architecture)
+            arguments = {name: known[name] for name in KERNELS[variant.kernel].arg_names}
+            calls.append(binding.bind(stream, kernels[variant], len(programs), arguments))
+        return calls
 
 
 class StreamBuffers:
@@ -107,19 +106,18 @@ class StreamBuffers:
             index: torch.empty_like(grads[index], memory_format=torch.contiguous_format)
             for index in call.copied
         }
-        launches = [each for group in call.groups for each in group.launches(self._table.tensor)]
-        self.arguments = [arguments for _, arguments in launches]
-        self._launches = [
-            binding.bind(stream, KERNELS[launch.kernel], (len(launch.programs),), arguments)
-            for launch, arguments in launches
+        self.launches = [
+            bound
+            for group in call.groups
+            for bound in group.bind(stream, self._table.tensor, call.kernels)
         ]
-        writing = [launch.kernel in WRITES_GRADIENTS for launch, _ in launches]
+        variants = (variant for group in call.groups for variant in group.variants)
+        writing = [variant.kernel in WRITES_GRADIENTS for variant in variants]
         self._first_write = writing.index(True) if True in writing else len(writing)
         if call.device.type == "cuda":
             # Freed tables may still be read by launches of this stream, which did not make them.
             current = torch.cuda.current_stream(call.device)
-            values = (value for arguments in self.arguments for value in arguments.values())
-            for tensor in (value for value in values if isinstance(value, Tensor)):
+            for tensor in (t for bound in self.launches for t in bound.tensors.values()):
                 tensor.record_stream(current)
 
     def run(self, grads: Sequence[Tensor], addresses: list[int]) -> None:
@@ -135,7 +133,7 @@ class StreamBuffers:
                     self.known = addresses
                 for index, copy in self._copies.items():
                     copy.copy_(grads[index])
-                for launch in self._launches:
+                for launch in self.launches:
                     launch()
                     launched += 1
             except Exception as error:
@@ -148,7 +146,9 @@ class StreamBuffers:
                 grads[index].copy_(copy)
 
 
-def run_schedule(scheduled: Schedule, lists: Sequence[Sequence[Tensor]], room: int) -> None:
+def run_schedule(
+    scheduled: Schedule, lists: Sequence[Sequence[Tensor]], room: int, kernels: Kernels
+) -> None:
     """Filter lists of gradients of one dtype, one after the other, by a schedule made for each.
 
     ``room`` is the number of addresses whose kernels are used, at least those of a list.
@@ -157,15 +157,11 @@ def run_schedule(scheduled: Schedule, lists: Sequence[Sequence[Tensor]], room: i
     stream, _ = stream_of(device)
     table = AddressTable(max(room, len(lists[0])), device, stream)
     group = DtypeGroup(scheduled, lists[0][0].dtype, device)
-    launches = list(group.launches(table.tensor))  # keeps their memory until the end
-    bound = [
-        binding.bind(stream, KERNELS[launch.kernel], (len(launch.programs),), arguments)
-        for launch, arguments in launches
-    ]
+    launches = group.bind(stream, table.tensor, kernels)
     for grads in lists:
         table.write([grad.data_ptr() for grad in grads])
-        for call in bound:
-            call()
+        for launch in launches:
+            launch()
     wait_for(device)
 
 
@@ -215,10 +211,9 @@ class PreparedCall:
             DtypeGroup(schedule.build(signals, spec, dtype is torch.float64), dtype, self.device)
             for dtype, signals in self._sort_signals(grads).items()
         ]
-        if not binding.INTERPRETING:
-            self._kernels = self._compile()
-            if self_check.enabled(self.device):
-                self.check()
+        self.kernels = self._compile()
+        if self_check.enabled(self.device):
+            self.check()
         # Other streams may use the tables next, and know nothing of these copies.
         wait_for(self.device)
 
@@ -241,19 +236,21 @@ class PreparedCall:
             by_dtype.setdefault(grad.dtype, []).extend(signals)
         return by_dtype
 
-    def _compile(self) -> dict[Variant, Any]:
+    def _compile(self) -> Kernels:
         wanted = [variant for group in self.groups for variant in group.variants]
+        if binding.INTERPRETING:
+            return {variant: KERNELS[variant.kernel] for variant in wanted}
         with failures.recorded(self.device, "compiling a kernel"):
-            compiled = compiling.side_by_side(
-                wanted, lambda variant: compiling.compile_here(variant, self.device)
-            )
-        return dict(zip(wanted, compiled, strict=True))
+            for size in binding.addresses_per_launch(len(self._sizes)):
+                binding.compile_writer(size)
+            compile_one = partial(compiling.compile_here, device=self.device)
+            return dict(zip(wanted, compiling.side_by_side(wanted, compile_one), strict=True))
 
     def check(self) -> None:
         """Let the kernels check themselves where they have not on such a device."""
-        run = partial(run_schedule, room=len(self._sizes))
+        run = partial(run_schedule, room=len(self._sizes), kernels=self.kernels)
         for group in self.groups:
-            own = {variant: self._kernels[variant] for variant in group.variants}
+            own = {variant: self.kernels[variant] for variant in group.variants}
             self_check.check(group.schedule, self.spec, self.device, own, run)
 
     @property

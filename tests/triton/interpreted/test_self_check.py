@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from specgrad_kernels.backends.triton import launch, schedule, self_check
+from specgrad_kernels.backends.triton.compiling import Variant
 from specgrad_kernels.backends.triton.signals import contiguous_signal
+from specgrad_kernels.backends.triton.targets import KERNELS
 from specgrad_kernels.spec import FilterSpec
 
 CPU = torch.device("cpu")
@@ -26,6 +28,7 @@ CPU = torch.device("cpu")
 def test_probes_pass(lengths, spec, dtype):
     signals = [contiguous_signal(d, index) for index, d in enumerate(lengths)]
     plan = schedule.build(signals, spec, dtype is torch.float64)
-    run = partial(launch.run_schedule, room=0)
+    kernels = {Variant.from_launch(each, dtype): KERNELS[each.kernel] for each in plan.launches}
+    run = partial(launch.run_schedule, room=0, kernels=kernels)
     for probes in self_check.probes(plan, spec, dtype):
         self_check._check_probes(probes, spec, dtype, CPU, run)

@@ -32,7 +32,9 @@ def test_streams_share_tables_and_nothing_else(on_stream):
     assert call.buffers(grads) is first
     on_stream(2)
     second = launch.calls.find(grads, FilterSpec()).buffers(grads)
-    for mine, theirs in zip(first.arguments, second.arguments, strict=True):
+    for mine, theirs in zip(
+        *([bound.tensors for bound in each.launches] for each in (first, second)), strict=True
+    ):
         assert mine["programs_ptr"] is theirs["programs_ptr"]
         assert mine["coefficients_ptr"] is theirs["coefficients_ptr"]
         assert mine["workspace_ptr"].data_ptr() != theirs["workspace_ptr"].data_ptr()

@@ -34,8 +34,8 @@ def test_a_bound_launch_keeps_its_code_loaded(device):
     grads = random_grads([41])
     launch.run(grads, FilterSpec())
     buffers = launch.calls.find(grads, FilterSpec()).buffers(grads)
-    assert [bound.kernel.name for bound in buffers._launches] == ["subtract_means"]
-    assert all(bound.kernel.function in bound.args for bound in buffers._launches)
+    assert [bound.kernel.name for bound in buffers.launches] == ["subtract_means"]
+    assert all(bound.kernel.function in bound.args for bound in buffers.launches)
 
 
 def test_nothing_has_happened_before_the_device_works(device):

@@ -79,6 +79,22 @@ def test_kernels_pass_and_are_remembered(checking, monkeypatch):
     launch.run(_grads(), SPEC)
 
 
+def test_nothing_is_compiled_during_the_check(checking, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **_: compiled.append(1))
+    binding.store_addresses.device_caches.clear()
+    check = self_check.check
+
+    def checked(*given):
+        before = len(compiled)
+        check(*given)
+        assert len(compiled) == before == 2  # the kernel, and the one that writes addresses
+
+    monkeypatch.setattr(self_check, "check", checked)
+    launch.run(_grads(), SPEC)
+    assert compiled
+
+
 @pytest.mark.parametrize("damage", only(["{}"], ["", "{}", "\x00"]))
 def test_a_damaged_note_is_no_proof(checking, monkeypatch, damage):
     grads = _grads()
@@ -115,8 +131,8 @@ def test_a_miscompiled_kernel_is_found(checking, monkeypatch):
 def test_results_that_change_from_run_to_run_are_found(checking, monkeypatch):
     run = launch.run_schedule
 
-    def unsteady(plan, lists, room):
-        run(plan, lists, room)
+    def unsteady(plan, lists, **settings):
+        run(plan, lists, **settings)
         lists[1][0].mul_(1 + 1e-6)
 
     monkeypatch.setattr(launch, "run_schedule", unsteady)
@@ -131,7 +147,7 @@ FAULTS = {
     "compiler": (CUDABackend, "make_ttgir", "compiling a kernel failed.*planted fault"),
     "assembler": (CUDABackend, "make_cubin", "compiling a kernel failed.*planted fault"),
     "load": (CompiledKernel, "_init_handles", "failed.*planted fault"),
-    "launch": (launch.DtypeGroup, "launches", "failed.*planted fault"),
+    "launch": (launch.DtypeGroup, "bind", "failed.*planted fault"),
 }
 
 
