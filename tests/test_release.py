@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -114,8 +116,32 @@ def test_workflows_run_targets_and_scripts_that_exist() -> None:
 
 
 def test_shell_scripts_parse() -> None:
-    for script in ("run", "try", "wheels", "aarch64"):
+    for script in ("run", "try", "wheels", "aarch64", "rent"):
         subprocess.run(["bash", "-n", str(ROOT / ".ci" / script)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("where", "tool", "gpu"), [("hub", "hf", "t4-small"), ("modal", "modal", "T4")]
+)
+def test_a_rented_gpu_checks_this_commit_and_its_words_are_kept(
+    tmp_path: Path, where: str, tool: str, gpu: str
+) -> None:
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    (tmp_path / tool).write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nexit 3\n')
+    (tmp_path / tool).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SOURCE": "S", "COMMIT": "C"}
+    done = subprocess.run(
+        [tmp_path / ".ci" / "rent", where, "", "--extra"],
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    said = (tmp_path / "gpu_check.log").read_text(encoding="utf-8")
+    assert done.stdout.decode() == said
+    assert {gpu, "python:3.12", "--extra"} < set(said.splitlines())
+    assert "git clone S specgrad && cd specgrad && git checkout C &&\nmake all" in said
+    assert said.endswith("cat runs/gpu/gpu_check.json; exit $code; }\n")
 
 
 def test_the_lock_has_the_exact_linters_and_every_hash() -> None:
