@@ -34,7 +34,7 @@ LIMITS = {
     "launches": {"resnet18": (1, 5), "": (1, 3)},
     "programs of the first launch": {"resnet20": (130, 200), "": (1, 1 << 20)},
     "programs of the last launch": {"resnet20": (130, 200), "": (1, 1 << 20)},
-    "scratch over gradient bytes": (0, 0.4),
+    "scratch over gradient bytes": (0, 0.27),
     "bytes beyond the cache over gradient bytes": (3, 3.2),
     "estimated time over _foreach_mul_": {"resnet18": (1, 2.5), "vit": (1, 4.2), "": (1, 4)},
     "promised error": (1e-7, 2e-7),

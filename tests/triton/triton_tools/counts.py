@@ -27,15 +27,15 @@ import torch
 
 from specgrad_kernels.backends.triton import fields, schedule
 from specgrad_kernels.backends.triton.signals import contiguous_signal
-from specgrad_kernels.backends.triton.targets import KERNELS
 from specgrad_kernels.spec import FilterSpec
 from triton_tools import model
 from triton_tools.barriers import CASES as BARRIER_CASES
 from triton_tools.barriers import barriers, found_without
 from triton_tools.compare import random_grads
+from triton_tools.execute import compiled_launch, tensors_of
 from triton_tools.lists import MODELS
-from triton_tools.offline import Variant, compile_variant, resources
-from triton_tools.ptx.machine import Machine, Memory, PtxKernel, tensor_bytes
+from triton_tools.offline import Variant, resources
+from triton_tools.ptx.machine import Machine, Memory, tensor_bytes
 from triton_tools.ptx.parse import Instruction
 from triton_tools.rounding import Rounded
 
@@ -232,19 +232,9 @@ def plan_of(*lengths: int, method: str = "fft") -> schedule.Schedule:
 def count(case: Case) -> Counts:
     """Execute one program."""
     launch, plan = case.launch(), plan_of(case.length, method=case.method)
-    compiled = compile_variant(case.variant, case.target)
     grads = random_grads([case.length], case.dtype)
-    tensors: dict[str, Any] = {
-        "addresses_ptr": torch.tensor([grad.data_ptr() for grad in grads]),
-        "layouts_ptr": torch.from_numpy(plan.table).clone(),
-        "programs_ptr": torch.from_numpy(launch.programs).clone(),
-        "coefficients_ptr": torch.from_numpy(plan.coefficients).clone(),
-        "workspace_ptr": torch.ones(plan.workspace),
-        "borders_ptr": torch.ones(plan.borders, dtype=case.dtype),
-    }
-    names = KERNELS[launch.kernel].arg_names
-    arguments = [tensors[name] for name in names if name in tensors]
-    program = PtxKernel(compiled.asm["ptx"], compiled.metadata.shared)
+    tensors = tensors_of(plan, grads, 1.0)
+    program, arguments = compiled_launch(launch, case.dtype, case.target, tensors)
     memory = Memory([tensor_bytes(tensor) for tensor in (*arguments, *grads)])
     places = [tensor.data_ptr() for tensor in arguments]
     counts = Counts()

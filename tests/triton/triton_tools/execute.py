@@ -27,6 +27,32 @@ def storage_of(tensor: Tensor) -> Tensor:
     return tensor.as_strided((elements,), (1,), 0)
 
 
+def tensors_of(plan: schedule.Schedule, grads: Sequence[Tensor], fill: float) -> dict[str, Tensor]:
+    """All that launches are given but their programs; scratch memory is full of one value.
+
+    Copies are aligned as on a device, NumPy's own arrays are not.
+    """
+    coefficients = torch.from_numpy(plan.coefficients).clone()
+    return {
+        "addresses_ptr": torch.tensor([grad.data_ptr() for grad in grads]),
+        "layouts_ptr": torch.from_numpy(plan.table).clone(),
+        "coefficients_ptr": coefficients,
+        "workspace_ptr": coefficients.new_full((plan.workspace,), fill),
+        "borders_ptr": torch.full((plan.borders,), fill, dtype=grads[0].dtype),
+    }
+
+
+def compiled_launch(
+    step: schedule.Launch, dtype: torch.dtype, target: str, tensors: dict[str, Tensor]
+) -> tuple[PtxKernel, list[Tensor]]:
+    """The program of a launch, and its arguments out of these."""
+    compiled = compile_variant(Variant.from_launch(step, dtype), target)
+    tensors = tensors | {"programs_ptr": torch.from_numpy(step.programs).clone()}
+    names = KERNELS[step.kernel].arg_names
+    arguments = [tensors[name] for name in names if name in tensors]
+    return PtxKernel(compiled.asm["ptx"], compiled.metadata.shared), arguments
+
+
 def execute(
     grads: Sequence[Tensor],
     spec: FilterSpec,
@@ -40,31 +66,18 @@ def execute(
     only: a kernel without which nothing is executed, on memory that no other has written
     """
     dtype = grads[0].dtype
-    double = dtype is torch.float64
     signals = [
         signal
         for index, grad in enumerate(grads)
         for signal in signals_of(grad, index, grad.dim() - len(signal_shape(grad.shape, spec)))
     ]
-    plan = schedule.build(signals, spec, double)
-    real = torch.float64 if double else torch.float32
-    tensors = {
-        "addresses_ptr": torch.tensor([grad.data_ptr() for grad in grads]),
-        "layouts_ptr": torch.from_numpy(plan.table),
-        "coefficients_ptr": torch.from_numpy(plan.coefficients),
-        "workspace_ptr": torch.full((plan.workspace,), float("nan"), dtype=real),
-        "borders_ptr": torch.full((plan.borders,), float("nan"), dtype=dtype),
-    }
+    plan = schedule.build(signals, spec, dtype is torch.float64)
+    tensors = tensors_of(plan, grads, float("nan"))
     names = []
     for step in plan.launches:
-        variant = Variant.from_launch(step, dtype)
         if only and step.kernel != only:
             continue
-        compiled = compile_variant(variant, target)
-        tensors["programs_ptr"] = torch.from_numpy(step.programs)
-        kernel = KERNELS[step.kernel]
-        arguments = [tensors[name] for name in kernel.arg_names if name in tensors]
-        program = PtxKernel(compiled.asm["ptx"], compiled.metadata.shared)
+        program, arguments = compiled_launch(step, dtype, target, tensors)
         reachable = [*arguments, *map(storage_of, grads)]
         memory = Memory([tensor_bytes(tensor) for tensor in reachable])
         run(program, len(step.programs), [tensor.data_ptr() for tensor in arguments], memory)
