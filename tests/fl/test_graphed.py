@@ -231,6 +231,15 @@ def test_launches_of_a_replayed_step(monkeypatch, resnet20):
     assert counted == [2, 2]
 
 
+def test_a_client_that_diverges_alike_is_no_difference(monkeypatch, resnet20):
+    with second_gpu(monkeypatch):
+        runner = resnet20("cuda:1")
+        runner.board.weights.fill_(float("nan"))
+        (result,) = runner.train(0, 0.1, [0], [0])
+    assert not result.finite
+    assert runner.graphs.remark() == "2 replayed as CUDA graphs, 0 eager"
+
+
 def recorded(work, *static):
     graph = RecordedGraph()
     graph.capture_begin()
