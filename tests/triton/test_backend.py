@@ -296,6 +296,14 @@ def test_kernels_side_by_side_wait_for_one_hash_of_triton(monkeypatch):
     assert compiling.side_by_side(wanted, compile_one) == [1, 1, 1]
 
 
+def test_a_mode_that_watches_memory_reaches_the_compiler(monkeypatch):
+    monkeypatch.setattr(compiling.triton.knobs.compilation, "instrumentation_mode", "gsan")
+    monkeypatch.setattr(compiling.triton, "compile", lambda *_, options, **__: options)
+    (variant,) = compiling.variants([30 * 9], FilterSpec("centralize"))
+    options = compiling.compile_offline(variant, "sm_80")
+    assert options == {**variant.options("sm_80"), "instrumentation_mode": "gsan"}
+
+
 def test_a_kernel_that_cannot_be_compiled_raises_when_the_others_are_done():
     wanted = compiling.variants(MODELS["resnet20"], FilterSpec())
     done = []

@@ -12,7 +12,6 @@ from triton_tools.offline import TARGETS, resources, variants
 from triton_tools.resources import all_variants, row_of
 
 from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, binding, interpreting
-from specgrad_kernels.backends.triton.compiling import compile_address_writer
 from specgrad_kernels.spec import FilterSpec
 
 pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")
@@ -77,4 +76,4 @@ def test_table_lists_every_kernel_in_every_dtype_on_every_target():
 
 @pytest.mark.parametrize("target", only([TARGETS[0], TARGETS[-1]], TARGETS))
 def test_addresses_can_be_arguments(target):
-    assert compile_address_writer(binding.MAX_ADDRESSES, target).metadata.shared == 0
+    assert binding.compile_writer(binding.MAX_ADDRESSES, target).metadata.shared == 0

@@ -1,4 +1,4 @@
-"""Launches bound to their arguments: Triton's front end runs once, not at every call.
+"""Compiled kernels bound to their arguments: Triton's front end has no part in a call.
 
 The table of gradient addresses on the device is written by such launches too.
 """
@@ -6,7 +6,7 @@ The table of gradient addresses on the device is written by such launches too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -14,16 +14,16 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.compiler import ASTSource
 
-from specgrad_kernels.backends.triton import interpreting
+from specgrad_kernels.backends.triton import compiling, interpreting
+from specgrad_kernels.backends.triton.targets import architecture_of
 
 INTERPRETING = interpreting()
 """Decided when the kernels are decorated; it cannot change later."""
 MAX_ADDRESSES = 256
 """Addresses that one launch carries; 4 KB of arguments is the least that every GPU takes."""
 _MIN_ADDRESSES = 8
-_EXAMPLE_ADDRESS = (1 << 40) + 1
-WRITER_OPTIONS = {"num_warps": 1, "enable_fp_fusion": True}
 
 
 def bind(
@@ -55,19 +55,24 @@ def bind(
     return bound
 
 
-@triton.jit(do_not_specialize=("addresses",))
+@triton.jit
 def store_addresses(table_ptr, addresses):
     """Write addresses that came as arguments."""
     for index in tl.static_range(len(addresses)):
         tl.store(table_ptr + index, addresses[index].to(tl.int64))
 
 
-def compile_writer(size: int) -> Any:
-    """Compile the kernel that writes so many addresses, for the current device."""
-    if INTERPRETING:
-        return store_addresses
-    examples = (_EXAMPLE_ADDRESS,) * size
-    return store_addresses.warmup(torch.int64, examples, grid=(1,), **WRITER_OPTIONS)
+def compile_writer(size: int, architecture: str) -> Any:
+    """Compile the kernel that writes so many addresses."""
+    signature = {"table_ptr": "*i64", "addresses": ("i64",) * size}
+    source = ASTSource(store_addresses, signature, {}, {(0,): [["tt.divisibility", 16]]})
+    return compiling.compile_source(source, {"num_warps": 1}, architecture)
+
+
+@cache
+def writer_here(size: int, device: torch.device) -> Any:
+    """The kernel that writes so many addresses, compiled once for each GPU of this machine."""
+    return store_addresses if INTERPRETING else compile_writer(size, architecture_of(device))
 
 
 def addresses_per_launch(count: int) -> list[int]:
@@ -94,7 +99,7 @@ class AddressTable:
         self.tensor = torch.empty(self._length, dtype=torch.int64, device=device)
         self._writes = []
         for first, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
-            write = bind(stream, compile_writer(size), 1, {"table_ptr": self.tensor[first:]})
+            write = bind(stream, writer_here(size, device), 1, {"table_ptr": self.tensor[first:]})
             self._writes.append((write, first, first + size))
 
     def write(self, addresses: Sequence[int]) -> None:

@@ -8,10 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
-from inspect import getsource
 from typing import Any, TypeVar
 
 import torch
@@ -19,9 +17,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import cache as runtime_cache
-from triton.runtime.jit import JITFunction
 
-from specgrad_kernels.backends.triton import binding, schedule, targets
+from specgrad_kernels.backends.triton import schedule, targets
 from specgrad_kernels.backends.triton.signals import contiguous_signal
 from specgrad_kernels.spec import FilterSpec
 
@@ -105,19 +102,8 @@ def gpu_target(architecture: str) -> GPUTarget:
     raise ValueError(f"target must be like sm_80, sm_90 or gfx942; got {architecture!r}")
 
 
-def _constants_have_attributes() -> bool:
-    """True where Triton's front end notes attributes of compile-time arguments in its key.
-
-    Releases differ; a wrong answer costs nothing but compiling once more.
-    """
-    try:
-        return "constexpr" in getsource(JITFunction._pack_args).split("attrvals")[1]
-    except (AttributeError, IndexError, OSError, TypeError):
-        return True
-
-
 def source_of(variant: Variant, architecture: str) -> ASTSource:
-    """Build the source like Triton's front end, so that one cache serves both."""
+    """A kernel's source with its compile-time arguments, and tensors aligned to 16 bytes."""
     kernel = targets.KERNELS[variant.kernel]
     constants = variant.constants(architecture)
     names = {torch.int64: "*i64", torch.int32: "*i32"}
@@ -126,11 +112,8 @@ def source_of(variant: Variant, architecture: str) -> ASTSource:
     signature = {
         name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
     }
-    aligned: dict[tuple[int, ...], list] = {
-        (index,): [["tt.divisibility", 16]] if name in types else []
-        for index, name in enumerate(kernel.arg_names)
-        if name in types or _constants_have_attributes()
-    }
+    tensors = [index for index, name in enumerate(kernel.arg_names) if name in types]
+    aligned = {(index,): [["tt.divisibility", 16]] for index in tensors}
     return ASTSource(kernel, signature, constants, aligned)
 
 
@@ -145,33 +128,24 @@ def hash_triton() -> threading.Thread:
     return thread
 
 
-def compile_offline(variant: Variant, architecture: str) -> Any:
+def compile_source(source: ASTSource, options: dict[str, Any], architecture: str) -> Any:
     """Compile for a GPU that need not be here, into Triton's cache."""
     hash_triton().join()
-    source = source_of(variant, architecture)
-    options = variant.options(architecture)
-    return triton.compile(source, target=gpu_target(architecture), options=options)
+    instrumented = {"instrumentation_mode": triton.knobs.compilation.instrumentation_mode}
+    return triton.compile(source, target=gpu_target(architecture), options=options | instrumented)
 
 
-def compile_address_writer(count: int, architecture: str) -> Any:
-    """Compile the kernel that writes so many addresses, into Triton's cache."""
-    signature = {"table_ptr": "*i64", "addresses": ("i64",) * count}
-    aligned: dict[tuple[int, ...], list] = {(0,): [["tt.divisibility", 16]]}
-    aligned |= {(1, index): [] for index in range(count)}
-    source = ASTSource(binding.store_addresses, signature, {}, aligned)
-    return triton.compile(source, target=gpu_target(architecture), options=binding.WRITER_OPTIONS)
+def compile_offline(variant: Variant, architecture: str) -> Any:
+    """Compile a kernel for a GPU that need not be here."""
+    return compile_source(
+        source_of(variant, architecture), variant.options(architecture), architecture
+    )
 
 
+@cache
 def compile_here(variant: Variant, device: torch.device) -> Any:
-    """Compile for a GPU of this machine by Triton's front end."""
-    kernel = targets.KERNELS[variant.kernel]
-    architecture = targets.architecture_of(device)
-    arguments = variant.tensor_dtypes() | variant.constants(architecture)
-    values = [arguments[name] for name in kernel.arg_names]
-    hash_triton().join()
-    # which device is the current one is a matter of each thread
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        return kernel.warmup(*values, grid=(1,), **variant.options(architecture))
+    """Compile a kernel for a GPU of this machine, once for each: it is loaded there."""
+    return compile_offline(variant, targets.architecture_of(device))
 
 
 def side_by_side(

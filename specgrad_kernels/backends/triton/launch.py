@@ -242,7 +242,7 @@ class PreparedCall:
             return {variant: KERNELS[variant.kernel] for variant in wanted}
         with failures.recorded(self.device, "compiling a kernel"):
             for size in binding.addresses_per_launch(len(self._sizes)):
-                binding.compile_writer(size)
+                binding.writer_here(size, self.device)
             compile_one = partial(compiling.compile_here, device=self.device)
             return dict(zip(wanted, compiling.side_by_side(wanted, compile_one), strict=True))
 

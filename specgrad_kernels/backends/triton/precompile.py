@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
             }
         )
         for size in sizes:
-            compiling.compile_address_writer(size, target)
+            binding.compile_writer(size, target)
     seconds = time.monotonic() - began
     print(f"{len(wanted) * len(targets)} kernels are in the cache, after {seconds:.0f} s")
     return 0
