@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from benchmarks import machine
 from specgrad_kernels import FilterSpec, filter_grads_
+from specgrad_kernels.backends.triton.precompile import MODELS
 from specgrad_kernels.reference import suppress_low
-from tests.triton.triton_tools.lists import MODELS
 
 QUANTILES = (0.2, 0.5, 0.8)
 METHODS = ("fft", "lap", "gaussian")

@@ -50,9 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; a sentence and exit code 2 where the stand-in cannot be built."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "triton"))
     from triton_tools import driver
-    from triton_tools.lists import MODELS
 
     from specgrad_kernels.backends.triton import launch
+    from specgrad_kernels.backends.triton.precompile import MODELS
     from specgrad_kernels.spec import FilterSpec
 
     parser = argparse.ArgumentParser(description="Host time of a call, without a GPU.")

@@ -46,7 +46,7 @@ WAYS = {
 FIRST_CALL = """
 import sys, time, torch
 from specgrad_kernels import filter_grads_
-from tests.triton.triton_tools.lists import MODELS
+from specgrad_kernels.backends.triton.precompile import MODELS
 grads = [torch.randn(length, device="cuda") for length in MODELS[sys.argv[1]]]
 torch.cuda.synchronize()
 begun = time.perf_counter()

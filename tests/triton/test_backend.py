@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from triton_tools.lists import MODELS
 
 from specgrad_kernels import FilterPlan, FilterSpec, backends, design, filter_grads_
 from specgrad_kernels.backends import BACKENDS, triton
@@ -24,6 +23,7 @@ from specgrad_kernels.backends.triton import (
     targets,
 )
 from specgrad_kernels.backends.triton.coarse_grid import LINE_LOGS, WIDE_LINE, plan_grid
+from specgrad_kernels.backends.triton.precompile import MODELS
 
 without_gpu = pytest.mark.skipif(
     torch.cuda.is_available() or triton.interpreting(), reason="a GPU or the interpreter is there"

@@ -4,7 +4,8 @@ import json
 
 import pytest
 import torch
-from triton_tools.lists import MODELS
+
+from specgrad_kernels.backends.triton.precompile import MODELS
 
 bench_gpu = pytest.importorskip("benchmarks.bench_gpu", reason="run from the source tree")
 gpu_check = pytest.importorskip("benchmarks.gpu_check", reason="run from the source tree")

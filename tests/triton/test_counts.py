@@ -9,9 +9,9 @@ import pytest
 import triton
 from representatives import only
 from triton_tools import counts, model
-from triton_tools.lists import MODELS
 
 from specgrad_kernels.backends.triton import interpreting
+from specgrad_kernels.backends.triton.precompile import MODELS
 
 pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 import triton
 from representatives import only
-from triton_tools.lists import MODELS
-from triton_tools.offline import TARGETS, resources, variants
+from triton_tools.offline import TARGETS, resources
 from triton_tools.resources import all_variants, row_of
 
 from specgrad_kernels.backends.triton import NEEDED_SHARED_MEMORY, binding, interpreting
+from specgrad_kernels.backends.triton.compiling import variants
+from specgrad_kernels.backends.triton.precompile import MODELS
 from specgrad_kernels.spec import FilterSpec
 
 pytestmark = pytest.mark.skipif(interpreting(), reason="compiling needs TRITON_INTERPRET unset")

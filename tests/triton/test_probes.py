@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from triton_tools.lists import MODELS
 
 from specgrad_kernels.backends.triton import schedule, self_check
 from specgrad_kernels.backends.triton.compiling import Variant
+from specgrad_kernels.backends.triton.precompile import MODELS
 from specgrad_kernels.backends.triton.signals import contiguous_signal
 from specgrad_kernels.spec import BOUNDARIES, FilterSpec
 

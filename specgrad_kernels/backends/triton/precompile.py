@@ -16,7 +16,7 @@ import torch
 from specgrad_kernels.checks import FLOAT_DTYPES
 from specgrad_kernels.spec import FilterSpec
 
-LAYERS = {
+MODELS = {
     "resnet20": [432] + [2304] * 6 + [4608] + [9216] * 5 + [18432] + [36864] * 5,
     "resnet18": [1728]
     + [36864] * 4
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--target", action="append", help="sm_80, sm_90, gfx942, ...; default: the GPUs here"
     )
-    parser.add_argument("--model", action="append", choices=LAYERS, help="default: all of them")
+    parser.add_argument("--model", action="append", choices=MODELS, help="default: all of them")
     parser.add_argument("--dtype", action="append", choices=_DTYPES, help="default: float32")
     parser.add_argument("--method", action="append", choices=METHODS, help="default: fft")
     parser.add_argument("--ratio", type=float, default=0.05, help="default: 0.05")
@@ -83,8 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
     for method in options.method or ["fft"]:
         spec = FilterSpec(method, ratio=options.ratio)
         for dtype in options.dtype or ["float32"]:
-            for model in options.model or LAYERS:
-                wanted |= dict.fromkeys(compiling.variants(LAYERS[model], spec, _DTYPES[dtype]))
+            for model in options.model or MODELS:
+                wanted |= dict.fromkeys(compiling.variants(MODELS[model], spec, _DTYPES[dtype]))
     began = time.monotonic()
     for target in targets:
         try:
@@ -97,8 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
         sizes = sorted(
             {
                 n
-                for model in options.model or LAYERS
-                for n in binding.addresses_per_launch(len(LAYERS[model]))
+                for model in options.model or MODELS
+                for n in binding.addresses_per_launch(len(MODELS[model]))
             }
         )
         for size in sizes:

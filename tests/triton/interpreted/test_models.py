@@ -4,9 +4,9 @@ import pytest
 import torch
 from representatives import only
 from triton_tools.compare import TOLERANCE, random_grads, relative_errors
-from triton_tools.lists import MODELS
 from triton_tools.shadow import shadow_memory
 
+from specgrad_kernels.backends.triton.precompile import MODELS
 from specgrad_kernels.spec import FilterSpec
 
 LENGTHS = sorted(set(MODELS["resnet20"]))

@@ -26,6 +26,8 @@ import numpy as np
 import torch
 
 from specgrad_kernels.backends.triton import fields, schedule
+from specgrad_kernels.backends.triton.compiling import Variant
+from specgrad_kernels.backends.triton.precompile import MODELS
 from specgrad_kernels.backends.triton.signals import contiguous_signal
 from specgrad_kernels.spec import FilterSpec
 from triton_tools import model
@@ -33,8 +35,7 @@ from triton_tools.barriers import CASES as BARRIER_CASES
 from triton_tools.barriers import barriers, found_without
 from triton_tools.compare import random_grads
 from triton_tools.execute import compiled_launch, tensors_of
-from triton_tools.lists import MODELS
-from triton_tools.offline import Variant, resources
+from triton_tools.offline import resources
 from triton_tools.ptx.machine import Machine, Memory, tensor_bytes
 from triton_tools.ptx.parse import Instruction
 from triton_tools.rounding import Rounded

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from specgrad_kernels.backends.triton import schedule
+from specgrad_kernels.backends.triton.compiling import Variant
 from specgrad_kernels.backends.triton.signals import signals_of
 from specgrad_kernels.backends.triton.targets import KERNELS
 from specgrad_kernels.layout import signal_shape
 from specgrad_kernels.spec import FilterSpec
-from triton_tools.offline import Variant, compile_variant
+from triton_tools.offline import compile_variant
 from triton_tools.ptx import PtxKernel
 from triton_tools.ptx.machine import Memory, tensor_bytes
 

@@ -16,8 +16,8 @@ from math import ceil
 from pathlib import Path
 
 from specgrad_kernels.backends.triton import fields, schedule
+from specgrad_kernels.backends.triton.precompile import MODELS
 from specgrad_kernels.backends.triton.targets import FAST_AT_DOUBLE
-from triton_tools.lists import MODELS
 
 # Assumptions, in cycles: a first access to memory, one that the second-level cache answers, and
 # the share of cycles in which a scheduler with work issues an instruction.

@@ -13,20 +13,13 @@ from typing import Any
 
 import triton
 
-from specgrad_kernels.backends.triton.compiling import (
-    Variant,
-    compile_offline,
-    source_of,
-    variants,
-)
+from specgrad_kernels.backends.triton.compiling import Variant, compile_offline, source_of
 
 TARGETS = (
     *(f"sm_{number}" for number in (75, 80, 86, 89, 90, 100, 120)),
     "gfx942",
     "gfx1100",
 )
-__all__ = ["TARGETS", "Resources", "Variant", "compile_variant", "resources", "variants"]
-
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from specgrad_kernels.backends.triton.compiling import Variant, variants
+from specgrad_kernels.backends.triton.precompile import MODELS
 from specgrad_kernels.checks import FLOAT_DTYPES
 from specgrad_kernels.spec import BOUNDARIES, FilterSpec
-from triton_tools.lists import MODELS
-from triton_tools.offline import TARGETS, Resources, Variant, resources, variants
+from triton_tools.offline import TARGETS, Resources, resources
 
 COLUMNS = (
     "kernel",
