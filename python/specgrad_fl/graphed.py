@@ -61,31 +61,36 @@ class GraphedStep:
     def __init__(self, config: Config, device: torch.device) -> None:
         self.reason = eager_reason(config, device)
         self._device, self._batch = device, config.batch_size
-        self._compared = self._comparing = False
+        self._compared = self._comparing = self._full = False
         self._replayed = self._eager = 0
         self._drawn: Tensor | None = None
         self._graph: Any = None
         self._frozen: tuple[Any, ...] = ()
 
     def checked(self, train: Callable[[], Training]) -> Training:
-        """Train a client; the first one whose steps are replayed is trained eagerly as well.
+        """Train a client; the first one with a full batch is trained eagerly as well.
 
         Graphs are left, with a warning, unless both ways give the same bits.
         """
         if self.reason or self._compared:
             return train()
-        self._comparing = True
-        expected = _outcome(train())
+        eager = self._eager
+        self._comparing, self._full = True, False
+        trained = train()
         self._comparing = False
+        if not self._full:
+            return trained
         if self._draws_random_numbers():
             self._leave("the model draws random numbers, such as those of dropout")
+            return trained
+        expected, self._eager = _outcome(trained), eager
         trained = train()
         self._compared = self._replayed > 0
         found = _outcome(trained)
         if _equal(found, expected):
             return trained
         self.reason = "replayed steps and eager ones differed"
-        self._replayed = self._eager = 0
+        self._replayed, self._eager = 0, eager
         trained = train()
         warnings.warn(
             "steps replayed as CUDA graphs differ from eager ones by up to "
@@ -97,9 +102,10 @@ class GraphedStep:
 
     def replay(self, training: Training, round_number: int, drawn: Tensor) -> bool:
         """Take a step by replaying its graph; false if it has to be taken eagerly."""
+        full = drawn.shape[1] == self._batch
         if self._comparing:
-            return False
-        if self.reason is None and drawn.shape[1] == self._batch:
+            self._full |= full
+        elif full and self.reason is None:
             frozen = (round_number, training.local.lr, training.runner.samples)
             client = training.local.client
             if self._frozen in ((*frozen, None), (*frozen, client)) or self._capture(

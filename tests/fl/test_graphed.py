@@ -97,6 +97,16 @@ def test_several_devices_have_a_process_each(play):
     check_equal(made, expected)
 
 
+def test_clients_without_a_full_batch_are_trained_once(monkeypatch, both):
+    taken = []
+    step = Training.step
+    monkeypatch.setattr(Training, "step", lambda *given: (taken.append(1), step(*given))[1])
+    gpu, steps = both(batch_size=1000, rounds=1)
+    assert not gpu.graphs
+    assert steps == ["0 replayed as CUDA graphs, 2 eager: their batches are not full"]
+    assert len(taken) == 4  # two clients on the CPU, and two here
+
+
 def test_adam_is_left_eager_and_said_to_be(both):
     gpu, steps = both(optimizer="adam", lr=0.001)
     assert not gpu.graphs
