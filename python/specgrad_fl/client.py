@@ -378,6 +378,10 @@ class ClientRunner:
             torch.cuda.current_stream(self.device).synchronize()
         return answers[0].tolist(), answers[1].tolist()
 
+    def remark(self) -> str:
+        """Say how the steps since the last remark were taken."""
+        return self.graphs.remark()
+
     def load_scored(self) -> None:
         """Make the board's scored model the current one."""
         self.flat.weights.copy_(to_device(self.board.scored, self.device))

@@ -90,7 +90,7 @@ class Executor:
 
     def remarks(self) -> dict[str, Any]:
         """Additions to the record of the last round."""
-        steps = [r.graphs.remark() for r in self._runners if r.device.type == "cuda"]
+        steps = [r.remark() for r in self._runners if r.device.type == "cuda"]
         return {"steps": steps} if steps else {}
 
     def score(self, part: str = "test") -> Score:
@@ -197,6 +197,12 @@ class Workers(Executor):
             # mapped memory outlives its name, and a killed run leaves nothing behind
             shutil.rmtree(folder, ignore_errors=True)
             claim.close()
+
+    def remarks(self) -> dict[str, Any]:
+        if len(self._config.devices) == 1:
+            return {}
+        answers = self._pool.tell_each([{"remark": []}] * self.processes)
+        return {"steps": [answer["value"] for answer in answers]}
 
     def _load_scored(self) -> None:
         self._pool.tell_each([{"load_scored": []}] * self.processes)

@@ -138,12 +138,11 @@ class Pool:
             raise RuntimeError(f"worker {number} failed:\n{reply['crash']}")
         return reply
 
-    def tell_each(self, orders: Iterable[Message]) -> None:
-        """Give every child its order, and take all answers."""
+    def tell_each(self, orders: Iterable[Message]) -> list[Message]:
+        """Give every child its order, and return all answers."""
         for number, order in enumerate(orders):
             self._send(number, order)
-        for number in range(self.count):
-            self._receive(number)
+        return [self._receive(number) for number in range(self.count)]
 
     def spread(self, orders: Sequence[Message], heard: Callable[[int, int, Message], None]) -> None:
         """Give each order to the next free child; ``heard(order, child, reply)`` of every reply."""

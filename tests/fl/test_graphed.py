@@ -1,6 +1,7 @@
 """Steps replayed as CUDA graphs, by a recorder on the CPU: the same bits as eager steps."""
 
 import dataclasses
+import re
 
 import pytest
 import specgrad_data
@@ -95,6 +96,12 @@ def test_several_devices_have_a_process_each(play):
     expected, made = play(**SETTINGS), play(**SETTINGS, device="cpu,cpu")
     assert made.executor.processes == 2
     check_equal(made, expected)
+    for record in made.records:
+        found = [
+            re.fullmatch(r"0 replayed as CUDA graphs, (\d+) eager(: .*)?", each)
+            for each in record["steps"]
+        ]
+        assert [sum(int(each[1]) for each in found), len(found)] == [8, 2]
 
 
 def test_clients_without_a_full_batch_are_trained_once(monkeypatch, both):
