@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pretended import DEVICE, second_gpu
-from triton_tools.compare import random_grads, reference
+from triton_tools.compare import distance, random_grads, reference
 
 from specgrad_kernels.backends.triton import binding, launch
 from specgrad_kernels.spec import FilterSpec
@@ -23,10 +23,6 @@ def _there(lengths):
     return [grad.to(DEVICE) for grad in grads], exact
 
 
-def _error(grads, exact):
-    return float((grads[0].cpu().double() - exact[0]).norm() / exact[0].norm())
-
-
 def test_gradients_of_a_second_gpu_are_filtered_there(device, gpu, monkeypatch):
     compiled_for = []
     bind = binding.bind
@@ -36,7 +32,7 @@ def test_gradients_of_a_second_gpu_are_filtered_there(device, gpu, monkeypatch):
     grads, exact = _there([432])
     launch.run(grads, FilterSpec())
     device.work()
-    assert _error(grads, exact) < 1e-6
+    assert distance(grads, exact) < 1e-6
     assert set(compiled_for) == {DEVICE.index}
     assert gpu.current == 0
 
@@ -49,7 +45,7 @@ def test_tables_are_not_given_back_before_every_stream_has_read_them(device, gpu
     with device.on_stream(8):
         launch.run(again, FilterSpec())
     device.work()
-    assert _error(again, exact) < 1e-6
+    assert distance(again, exact) < 1e-6
     tables = {place for place, stream in gpu.read if stream == 0} & {
         place for place, stream in gpu.read if stream == 8
     }

@@ -46,25 +46,29 @@ def reference(grads: Sequence[Tensor], spec: FilterSpec) -> list[Tensor]:
     return exact
 
 
+def distance(
+    grads: Sequence[Tensor], exact: Sequence[Tensor], norms: Sequence[Tensor] | None = None
+) -> float:
+    """The largest l2 distance to the reference, relative to its norm or another; NaN if one is."""
+    norms = norms or [truth.norm() for truth in exact]
+    each = zip(grads, exact, norms, strict=True)
+    distances = [(grad.cpu().double() - truth).norm() / norm for grad, truth, norm in each]
+    return float(torch.stack(distances).max())
+
+
 def worst_error(grads: Sequence[Tensor], spec: FilterSpec) -> float:
-    """Filter in place; the largest l2 distance to the reference, relative to the gradient.
+    """Filter in place; the distance to the reference, relative to the gradient.
 
     Relative to what came in, not to what is left: a constant leaves nothing.
     """
-    before = [grad.double().norm() for grad in grads]
+    before = [grad.double().norm().clamp(min=1e-30) for grad in grads]
     exact = reference(grads, spec)
     launch.run(grads, spec)
-    return max(
-        float((grad.double() - truth).norm() / max(float(norm), 1e-30))
-        for grad, truth, norm in zip(grads, exact, before, strict=True)
-    )
+    return distance(grads, exact, before)
 
 
-def relative_errors(grads: Sequence[Tensor], spec: FilterSpec) -> list[float]:
-    """Filter in place; l2 distances to the reference, relative to the reference."""
+def relative_error(grads: Sequence[Tensor], spec: FilterSpec) -> float:
+    """Filter in place; the distance to the reference, relative to the reference."""
     exact = reference(grads, spec)
     launch.run(grads, spec)
-    return [
-        float((grad.double() - truth).norm() / truth.norm())
-        for grad, truth in zip(grads, exact, strict=True)
-    ]
+    return distance(grads, exact)
