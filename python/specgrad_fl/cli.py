@@ -94,13 +94,6 @@ def _parser() -> Parser:
     actions.add_parser("list", help="every data set, and whether it is here")
     fetch = actions.add_parser("fetch", help="download a data set, verified, resumable")
     fetch.add_argument("name", help="data set, see `specgrad-fl data list`")
-    fetch.add_argument(
-        "--sha256",
-        action="append",
-        default=[],
-        metavar="FILE=HEX",
-        help="digest that a file must have for which none is published",
-    )
     for parts in (actions.choices["list"], fetch):
         parts.add_argument("--data-root", type=Path, help="folder of the data sets")
 
@@ -217,8 +210,7 @@ def _data(arguments: argparse.Namespace) -> None:
     if arguments.action == "fetch":
         known = {entry.name: entry for entry in specgrad_data.catalog()}.get(arguments.name)
         there = known is not None and fetch.is_complete(known, root)
-        given = dict(digest.rpartition("=")[::2] for digest in arguments.sha256)
-        folder = fetch.fetch(arguments.name, root, fetch_progress(), sha256=given)
+        folder = fetch.fetch(arguments.name, root, fetch_progress())
         print(f"{folder} was complete already" if there else folder)
         return
     for entry in specgrad_data.catalog():
