@@ -190,16 +190,28 @@ def _list_runs(folder: Path) -> None:
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}")
     runs = [RunDirectory(path.parent) for path in sorted(folder.glob("*/config.toml"))]
+    unread = 0
     for run in runs:
-        rounds = run.config().rounds
-        records = run.records()
-        key = "validation_accuracy" if run.config().validation else "test_accuracy"
-        scores = [r[key] for r in records if key in r]
-        best = f"best {max(scores):.1%}" if scores else "not evaluated yet"
-        status = "finished" if run.finished else f"round {len(records)}/{rounds}"
-        print(f"{printable(run.path.name)}  {status}  {best}")
+        try:
+            told = _progress_of(run)
+        except (RunError, OSError) as error:
+            unread += 1
+            told = f"cannot be read: {printable(error, sys.maxsize)}"
+        print(f"{printable(run.path.name)}  {told}")
     if not runs:
         print(f"no runs in {folder}")
+    if unread:
+        raise RunError(f"{unread} of {len(runs)} runs in {folder} cannot be read")
+
+
+def _progress_of(run: RunDirectory) -> str:
+    """How far a run is, and its best accuracy."""
+    config, records = run.config(), run.records()
+    key = "validation_accuracy" if config.validation else "test_accuracy"
+    scores = [r[key] for r in records if key in r]
+    best = f"best {max(scores):.1%}" if scores else "not evaluated yet"
+    status = "finished" if run.finished else f"round {len(records)}/{config.rounds}"
+    return f"{status}  {best}"
 
 
 def _data(arguments: argparse.Namespace) -> None:
