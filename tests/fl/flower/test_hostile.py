@@ -230,6 +230,7 @@ class Server:
         made._hosts.clear()
         made._met.clear()
         made._troubles.clear()
+        made._due.clear()
         self.engine.board.weights.copy_(self.begun)
         made.start()
         record = self.engine.round(0)
