@@ -13,7 +13,7 @@ from specgrad_fl.flower import app, keys
 from specgrad_fl.flower.federation import LOOPBACK, answers, connect, environment, flwr, free_ports
 
 # generous: other tests and other people may be using the machine
-PATIENCE = 600
+PATIENCE = 3600
 VERSION = tuple(map(int, metadata.version("flwr").split(".")[:2]))
 
 
@@ -43,12 +43,13 @@ class Stock:
             self.fleet = self.control = self._runtime
         self.processes: dict[str, subprocess.Popen] = {}
         self.runs: dict[str, str] = {}
-        self._names = [f"node-{number}" for number in range(nodes)]
+        self.numbers: dict[str, int] = {}  # by which the SuperLink knows the nodes
+        self.names = [f"node-{number}" for number in range(nodes)]
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen:
         with open(self.folder / f"{name}.txt", "wb") as log:
             self.processes[name] = subprocess.Popen(
-                command, cwd=self.folder, env=self.env, stdout=log, stderr=subprocess.STDOUT
+                command, cwd=self.folder, env={**self.env, "STOCK": name}, stdout=log, stderr=log
             )
         return self.processes[name]
 
@@ -67,7 +68,7 @@ class Stock:
         if self.simulation:
             command += ["--simulation", "--insecure"]
         else:
-            keys.make(self.keys, [LOOPBACK], self._names)
+            keys.make(self.keys, [LOOPBACK], self.names)
             command += ["--ssl-ca-certfile", str(self.keys / "ca.crt"), "--enable-supernode-auth"]
             command += ["--ssl-certfile", str(self.keys / "superlink.crt")]
             command += ["--ssl-keyfile", str(self.keys / "superlink.key")]
@@ -75,9 +76,11 @@ class Stock:
         waited(lambda: answers(LOOPBACK, self.control), link)
         authority = "" if self.simulation else str(self.keys / "ca.crt")
         connect(self.home, f"{LOOPBACK}:{self.control}", authority)
-        for number, name in enumerate(self._names):
-            flwr("supernode", "register", str(self.keys / f"{name}.pub"), "specgrad", env=self.env)
-            self.node(name, self.keys / name, f"partition-id={number} num-partitions=2")
+        count = len(self.names)
+        for number, name in enumerate(self.names):
+            words = ("supernode", "register", str(self.keys / f"{name}.pub"), "specgrad")
+            self.numbers[name] = flwr(*words, env=self.env)["node-id"]
+            self.node(name, self.keys / name, f"partition-id={number} num-partitions={count}")
         return self
 
     def node(self, name: str, key: Path, place: str) -> subprocess.Popen:
@@ -91,6 +94,10 @@ class Stock:
         else:
             command += ["--clientappio-api-address", own]
         return self._start(name, command)
+
+    def forget(self, name: str) -> None:
+        """Unregister a node, as an operator does who knows that it is dead."""
+        flwr("supernode", "unregister", str(self.numbers[name]), "specgrad", env=self.env)
 
     def submit(self, config: Any, out: str, *more: str) -> str:
         """Start a run on the federation; its number."""

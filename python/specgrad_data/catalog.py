@@ -15,16 +15,12 @@ else:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file of an official host; ``size`` in bytes and checksums where they are published.
-
-    Without a published SHA-256 the first one that is downloaded is kept for all later ones.
-    """
+    """One file of an official host; ``size`` in bytes where it is known."""
 
     name: str
     url: str
+    sha256: str
     size: int | None = None
-    md5: str | None = None
-    sha256: str | None = None
 
 
 @dataclass(frozen=True)

@@ -13,23 +13,19 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from specgrad_data.catalog import ENTRIES, Entry, RemoteFile, is_archive
-from specgrad_data.errors import DataError, DataWarning, suggest
+from specgrad_data.errors import DataError, suggest
 
 Progress = Callable[[int, int], None]
 BLOCK = 1 << 18
 TIMEOUT = 60
 PART = ".part"
-# digests of files for which none is published, as `sha256sum` writes and checks them
-PINS = "SHA256SUMS"
 # a connection that breaks is taken up again where it stopped
 ATTEMPTS = 4
 # most bytes that an archive may unpack to: twice the largest known data set
@@ -46,15 +42,12 @@ def fetch(
     root: Path,
     progress: Progress | None = None,
     base_url: str | None = None,
-    sha256: Mapping[str, str] | None = None,
 ) -> Path:
     """Download what the data set ``name`` needs and return its folder, ``root / name``.
 
     progress: called with bytes so far and bytes in all (0 where the server does not say), for
         each file anew
     base_url: a mirror that holds the files under their own names
-    sha256: by name of the file, for those without a published one; where none is given, that of
-        the first download is kept in ``SHA256SUMS`` and every later one must have it
 
     A file that is there already is verified instead of downloaded, so that an archive put there
     by hand is unpacked without a network.
@@ -69,11 +62,6 @@ def fetch(
         )
     if not entry.files:
         raise DataError(f"{name} needs no download; it is {entry.what}")
-    given = dict(sha256 or {})
-    for unknown in set(given) - {file.name for file in entry.files}:
-        raise DataError(
-            f"sha256 names {unknown!r}; {suggest(unknown, [f.name for f in entry.files])}"
-        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in entry.files:
@@ -81,8 +69,7 @@ def fetch(
             if base_url is not None:
                 url = base_url.rstrip("/") + "/" + urllib.parse.quote(file.name)
             if not (is_archive(file.name) and _is_unpacked(entry, folder)):
-                expected = file.sha256 or given.get(file.name) or _pins(folder).get(file.name)
-                _fetch_file(replace(file, sha256=expected), url, folder, progress)
+                _fetch_file(file, url, folder, progress)
     except OSError as error:
         raise DataError(
             f"{name} cannot be written to {folder} ({error}); free some space or choose another "
@@ -96,7 +83,7 @@ def is_here(entry: Entry, root: Path) -> bool:
     if not (entry.files or entry.by_hand):
         return True
     found = (root / entry.name).rglob("*")
-    return any(p.is_file() and p.suffix != PART and p.name != PINS for p in found)
+    return any(p.is_file() and p.suffix != PART for p in found)
 
 
 def is_complete(entry: Entry, root: Path) -> bool:
@@ -139,37 +126,10 @@ def _fetch_file(file: RemoteFile, url: str, folder: Path, progress: Progress | N
                 "again, or choose a mirror that has it"
             )
         os.replace(part, target)
-    if file.sha256 is None:
-        _pin(target)
     if is_archive(file.name):
         unpack(target, folder)
         if not there_before:
             target.unlink()
-
-
-def _pins(folder: Path) -> dict[str, str]:
-    """SHA-256 by name of the files of a folder that were pinned when they were first there."""
-    path = folder / PINS
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
-    except ValueError as error:
-        raise DataError(f"{path} cannot be read ({error}); restore it from a copy") from error
-
-
-def _pin(path: Path) -> None:
-    """Keep the SHA-256 of a file for which none is known, and say so."""
-    found = {**_pins(path.parent), path.name: checksum(path, "sha256")}
-    pins = path.with_name(PINS)
-    temporary = pins.with_name(PINS + PART)
-    temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in found.items()))
-    os.replace(temporary, pins)
-    warnings.warn(
-        f"no SHA-256 of {path.name} is published; its size and MD5 are right, and {pins} now has "
-        f"{found[path.name]}, which every later file must have",
-        DataWarning,
-        stacklevel=4,
-    )
 
 
 def difference(path: Path, file: RemoteFile) -> str | None:
@@ -177,11 +137,8 @@ def difference(path: Path, file: RemoteFile) -> str | None:
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return f"has {size} bytes instead of {file.size}"
-    for kind, expected in (("sha256", file.sha256), ("md5", file.md5)):
-        if expected is not None:
-            found = checksum(path, kind)
-            return f"has {kind} {found} instead of {expected}" if found != expected else None
-    return None
+    found = checksum(path, "sha256")
+    return f"has sha256 {found} instead of {file.sha256}" if found != file.sha256 else None
 
 
 def checksum(path: Path, kind: str) -> str:
@@ -195,7 +152,7 @@ def checksum(path: Path, kind: str) -> str:
 
 def _download(file: RemoteFile, url: str, part: Path, progress: Progress | None) -> None:
     """Download the rest of ``part``."""
-    _check_address(file, url)
+    _check_address(url)
     failure: Exception | None = None
     for _ in range(ATTEMPTS):
         try:
@@ -216,15 +173,10 @@ def _download(file: RemoteFile, url: str, part: Path, progress: Progress | None)
     ) from failure
 
 
-def _check_address(file: RemoteFile, url: str) -> None:
-    """Refuse an address that anybody on the way could answer, unless the SHA-256 is known."""
-    scheme = urllib.parse.urlsplit(url).scheme
-    if scheme == "https" or (scheme == "http" and file.sha256):
-        return
-    why = (
-        "is not https, and no SHA-256 of the file is known" if scheme == "http" else "is not https"
-    )
-    raise DataError(f"the address {url!r} {why}; choose another, or give the file's sha256")
+def _check_address(url: str) -> None:
+    """Refuse an address of anything but a web server; whoever answers, the digest decides."""
+    if urllib.parse.urlsplit(url).scheme not in ("https", "http"):
+        raise DataError(f"the address {url!r} is not https or http; choose another")
 
 
 def _continue(file: RemoteFile, url: str, part: Path, progress: Progress | None) -> None:
@@ -245,7 +197,6 @@ def _continue(file: RemoteFile, url: str, part: Path, progress: Progress | None)
             return
         raise
     with response:
-        _check_address(file, response.url)  # it may have been sent on to another one
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:
             begun = 0  # the server sends the whole file, whatever was asked
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):

@@ -94,13 +94,6 @@ def _parser() -> Parser:
     actions.add_parser("list", help="every data set, and whether it is here")
     fetch = actions.add_parser("fetch", help="download a data set, verified, resumable")
     fetch.add_argument("name", help="data set, see `specgrad-fl data list`")
-    fetch.add_argument(
-        "--sha256",
-        action="append",
-        default=[],
-        metavar="FILE=HEX",
-        help="digest that a file must have for which none is published",
-    )
     for parts in (actions.choices["list"], fetch):
         parts.add_argument("--data-root", type=Path, help="folder of the data sets")
 
@@ -197,16 +190,28 @@ def _list_runs(folder: Path) -> None:
     if not folder.is_dir():
         raise RunError(f"there is no folder {folder}")
     runs = [RunDirectory(path.parent) for path in sorted(folder.glob("*/config.toml"))]
+    unread = 0
     for run in runs:
-        rounds = run.config().rounds
-        records = run.records()
-        key = "validation_accuracy" if run.config().validation else "test_accuracy"
-        scores = [r[key] for r in records if key in r]
-        best = f"best {max(scores):.1%}" if scores else "not evaluated yet"
-        status = "finished" if run.finished else f"round {len(records)}/{rounds}"
-        print(f"{printable(run.path.name)}  {status}  {best}")
+        try:
+            told = _progress_of(run)
+        except (RunError, OSError) as error:
+            unread += 1
+            told = f"cannot be read: {printable(error, sys.maxsize)}"
+        print(f"{printable(run.path.name)}  {told}")
     if not runs:
         print(f"no runs in {folder}")
+    if unread:
+        raise RunError(f"{unread} of {len(runs)} runs in {folder} cannot be read")
+
+
+def _progress_of(run: RunDirectory) -> str:
+    """How far a run is, and its best accuracy."""
+    config, records = run.config(), run.records()
+    key = "validation_accuracy" if config.validation else "test_accuracy"
+    scores = [r[key] for r in records if key in r]
+    best = f"best {max(scores):.1%}" if scores else "not evaluated yet"
+    status = "finished" if run.finished else f"round {len(records)}/{config.rounds}"
+    return f"{status}  {best}"
 
 
 def _data(arguments: argparse.Namespace) -> None:
@@ -217,8 +222,7 @@ def _data(arguments: argparse.Namespace) -> None:
     if arguments.action == "fetch":
         known = {entry.name: entry for entry in specgrad_data.catalog()}.get(arguments.name)
         there = known is not None and fetch.is_complete(known, root)
-        given = dict(digest.rpartition("=")[::2] for digest in arguments.sha256)
-        folder = fetch.fetch(arguments.name, root, fetch_progress(), sha256=given)
+        folder = fetch.fetch(arguments.name, root, fetch_progress())
         print(f"{folder} was complete already" if there else folder)
         return
     for entry in specgrad_data.catalog():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import math
 import os
 import shutil
 import sys
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, cycle
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +23,20 @@ from specgrad_fl.building import Blueprint
 from specgrad_fl.client import ClientResult, ClientRunner
 from specgrad_fl.own_code import attributing_errors
 from specgrad_fl.pool import Message, Pool
-from specgrad_fl.vectors import FlatModel, SharedVectors, TensorShapes, layout_of, mapped, private
+from specgrad_fl.vectors import (
+    FlatModel,
+    SharedVectors,
+    TensorShapes,
+    layout_of,
+    mapped,
+    places_in_memory,
+    private,
+)
 
 # messages to each worker in a round: fewer cost less, more leave less work for the last one
 MESSAGES = 8
-# names of folders of mapped files, and of the file in them that a living process has locked
-SCRATCH, CLAIM = "specgrad-", "claim.lock"
+# where files are memory, on Linux
+MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,7 @@ class Streams(Executor):
 
 
 class Workers(Executor):
-    """A pool of processes that share the arrays and the board through mapped files.
+    """A pool of processes that share the arrays and the board through a mapped file.
 
     The next free worker takes the next clients, largest first. Which worker trains a client has no
     influence on its result. Several devices have a process each.
@@ -176,27 +182,22 @@ class Workers(Executor):
 
     def start(self) -> None:
         layout = layout_of(self._arrays) | self._layout
-        folder = _scratch(layout)
-        claim = _claimed(folder)
         try:
-            shared = mapped(layout, folder)
-            for name, tensor in self._arrays.items():
-                shared[name].copy_(tensor)
-            self.board = SharedVectors(shared)
-            self._pool.start()
-            order = {"folder": str(folder), "layout": layout, "path": sys.path}
-            devices = cycle(self._config.devices)
-            self._pool.tell_each(
-                {"blueprint": asdict(_on(self._blueprint, device)), **order}
-                for _, device in zip(range(self.processes), devices, strict=False)
-            )
+            with _unnamed_file(places_in_memory(layout)[1]) as memory:
+                shared = mapped(layout, memory)
+                for name, tensor in self._arrays.items():
+                    shared[name].copy_(tensor)
+                self.board = SharedVectors(shared)
+                self._pool.start(memory)
+                order = {"memory": memory, "layout": layout, "path": sys.path}
+                devices = cycle(self._config.devices)
+                self._pool.tell_each(
+                    {"blueprint": asdict(_on(self._blueprint, device)), **order}
+                    for _, device in zip(range(self.processes), devices, strict=False)
+                )
         except BaseException:
             self.close()
             raise
-        finally:
-            # mapped memory outlives its name, and a killed run leaves nothing behind
-            shutil.rmtree(folder, ignore_errors=True)
-            claim.close()
 
     def remarks(self) -> dict[str, Any]:
         if len(self._config.devices) == 1:
@@ -256,30 +257,16 @@ def _chunks(sizes: Sequence[int], count: int) -> Iterator[list[int]]:
     yield chunk
 
 
-def _scratch(layout: TensorShapes) -> Path:
-    """A folder for mapped files, in memory where there is room."""
-    sizes = (getattr(torch, dtype).itemsize * math.prod(shape) for dtype, shape in layout.values())
-    memory = Path("/dev/shm")
-    if memory.is_dir():
-        _remove_abandoned(memory)
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 * sum(sizes)
-    return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=memory if roomy else None))
+@contextlib.contextmanager
+def _unnamed_file(size: int) -> Iterator[int]:
+    """Descriptor of an empty file without a name, in memory where there is room for twice as much.
 
-
-def _claimed(folder: Path) -> IO[bytes]:
-    """Lock a folder of mapped files as one that a living process needs."""
-    lock = open(folder / "new", "wb")  # noqa: SIM115 (it stays open until the workers have begun)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    os.rename(folder / "new", folder / CLAIM)  # nobody finds it without the lock
-    return lock
-
-
-def _remove_abandoned(memory: Path) -> None:
-    """Remove what runs left in memory that were killed while their workers started."""
-    for claim in memory.glob(f"{SCRATCH}*/{CLAIM}"):
-        with contextlib.suppress(OSError), open(claim, "rb") as lock:  # taken, or another user's
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(claim.parent, ignore_errors=True)
+    Whatever is killed and when, nothing of it is left.
+    """
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2 * size
+    with tempfile.TemporaryFile(dir=MEMORY if roomy else None) as file:
+        file.truncate(size)
+        yield file.fileno()
 
 
 def forkable(threads: int) -> bool:
@@ -316,7 +303,8 @@ def _runner(order: Message) -> ClientRunner:
     sys.path[:] = order["path"]
     blueprint = building.Blueprint.parse(order["blueprint"])
     torch.set_num_threads(blueprint.config.threads)
-    tensors = mapped(order["layout"], Path(order["folder"]))
+    tensors = mapped(order["layout"], order["memory"])
+    os.close(order["memory"])
     return building.build_runner(
         blueprint, tensors, building.build_model(blueprint), SharedVectors(tensors)
     )

@@ -17,6 +17,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
@@ -48,24 +49,23 @@ class Forked:
     returncode: int | None = None
 
     def __init__(self, command: list[str], *, pass_fds: list[int], **_: Any) -> None:
-        (socket,) = pass_fds
         with warnings.catch_warnings():
             # Python warns where other threads exist; the child uses nothing of theirs
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if not self.pid:
-            self._begin(command[2:], socket)
+            self._begin(command[2:], pass_fds)
 
     @staticmethod
-    def _begin(command: list[str], socket: int) -> None:
-        """Run the module as the child, with its socket as its only open file, and end."""
+    def _begin(command: list[str], kept: list[int]) -> None:
+        """Run the module as the child, with no open files but those it was given, and end."""
         code = 1
         try:
             os.setsid()
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            os.closerange(3, socket)
-            os.closerange(socket + 1, os.sysconf("SC_OPEN_MAX"))
+            for before, after in pairwise([2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]):
+                os.closerange(before + 1, after)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             sys.argv = command
             sys.modules.pop(command[0], None)  # it is run, not imported
@@ -104,15 +104,15 @@ class Pool:
         self._processes: list[subprocess.Popen[bytes] | Forked] = []
         self._links: list[Connection] = []
 
-    def start(self) -> None:
-        """Start all processes."""
+    def start(self, *shared: int) -> None:
+        """Start all processes; they have the open files ``shared`` under the same numbers."""
         threads = str(self._threads)
         for _ in range(self.count):
             ours, theirs = Pipe()
             launch = Forked if self._fork else subprocess.Popen
             child = launch(
                 [sys.executable, "-m", self._module, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *shared],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for this process, which decides what it means
                 env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},

@@ -115,7 +115,10 @@ class Records(list[Record]):
         """Forget what was written after the stored round, and what a crash left half written."""
         self.check(rounds, digest)
         storage.write_text(self.path, "".join(map(line, self)))
-        with storage.replacing(self._events_path()) as temporary:
+        path = self._events_path()
+        if _frames(path) == 1 + sum(len(_scalars(record)) for record in self):
+            return  # checksums of ten thousand rounds take seconds
+        with storage.replacing(path) as temporary:
             for record in self:
                 _add_events(temporary, record)
 
@@ -185,11 +188,24 @@ def flattened(record: Record) -> dict[str, Any]:
     return {name: value for name, value in flat(record).items() if not isinstance(value, list)}
 
 
-def _add_events(path: Path, record: Record) -> None:
+def _scalars(record: Record) -> dict[str, float]:
     """The numbers of a record that are worth a curve."""
     worth = flattened({k: v for k, v in record.items() if k not in ("round", "time")})
-    scalars = {name.replace(".", "/"): float(value) for name, value in worth.items()}
-    append_scalars(path, record["time"], record["round"], scalars)
+    return {name.replace(".", "/"): float(value) for name, value in worth.items()}
+
+
+def _add_events(path: Path, record: Record) -> None:
+    append_scalars(path, record["time"], record["round"], _scalars(record))
+
+
+def _frames(path: Path) -> int:
+    """Number of whole frames of an event file; none of one that is missing or ends within one."""
+    data = path.read_bytes() if path.is_file() else b""
+    count = place = 0
+    while place < len(data):
+        place += 16 + int.from_bytes(data[place : place + 8], "little")
+        count += 1
+    return count if place == len(data) else 0
 
 
 def file_name(started: float) -> str:

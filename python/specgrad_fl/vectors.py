@@ -7,8 +7,8 @@ loops over layers.
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -129,17 +129,32 @@ def private(layout: TensorShapes) -> dict[str, Tensor]:
     return {n: torch.zeros(shape, dtype=getattr(torch, d)) for n, (d, shape) in layout.items()}
 
 
-def mapped(layout: TensorShapes, folder: Path) -> dict[str, Tensor]:
-    """Tensors in files of ``folder``; every process that maps the same file sees the same values.
+# where tensors begin in shared memory, as torch aligns its own
+ALIGNMENT = 64
 
-    A new file holds zeros and takes no space until it is written.
+
+def places_in_memory(layout: TensorShapes) -> tuple[dict[str, int], int]:
+    """The byte at which each tensor begins in memory that holds them all, and its size."""
+    places, size = {}, 0
+    for name, (dtype, shape) in layout.items():
+        places[name] = size
+        size += -(-math.prod(shape) * getattr(torch, dtype).itemsize // ALIGNMENT) * ALIGNMENT
+    return places, size
+
+
+def mapped(layout: TensorShapes, descriptor: int) -> dict[str, Tensor]:
+    """Tensors in an open file; every process that maps the same file sees the same values.
+
+    A new file holds zeros and takes no space until it is written. It may be closed afterwards.
     """
     tensors = private({name: each for name, each in layout.items() if 0 in each[1]})
+    places, size = places_in_memory(layout)
+    memory = mmap.mmap(descriptor, size)
     for name, (dtype, shape) in layout.items():
         if name not in tensors:
-            path, size = str(folder / f"{name}.bin"), math.prod(shape)
-            flat = torch.from_file(path, shared=True, size=size, dtype=getattr(torch, dtype))
-            tensors[name] = flat.view(shape)
+            tensors[name] = torch.frombuffer(
+                memory, dtype=getattr(torch, dtype), count=math.prod(shape), offset=places[name]
+            ).view(shape)
     return tensors
 
 

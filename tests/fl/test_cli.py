@@ -282,9 +282,23 @@ def test_a_damaged_run_is_named(command, small, copied, tmp_path, file, text, co
     copied(small(rounds=1), tmp_path / "runs/one")
     (tmp_path / "runs/one" / file).write_text(text)
     for name in commands:
-        code, _, err = command(name, "runs" if name == "list" else "runs/one")
+        code, out, err = command(name, "runs" if name == "list" else "runs/one")
         assert code == 2
-        assert message in err
+        assert message in (out if name == "list" else err)
+
+
+def test_the_others_are_listed_where_a_run_is_damaged(command, small, copied, tmp_path):
+    for name in ("one", "three", "two"):
+        copied(small(rounds=1), tmp_path / "runs" / name)
+    (tmp_path / "runs/one/config.toml").write_text("lr = \x00")
+    (tmp_path / "runs/three/metrics.jsonl").unlink()
+    (tmp_path / "runs/three/metrics.jsonl").mkdir()
+    code, out, err = command("list", "runs")
+    one, three, two = out.splitlines()
+    assert one.startswith("one  cannot be read: runs/one/config.toml")
+    assert three.startswith("three  cannot be read: ")
+    assert two.startswith("two  finished  best ")
+    assert (code, err) == (2, "specgrad-fl: 2 of 3 runs in runs cannot be read\n")
 
 
 def test_plot_tells_runs_of_one_name_apart(command, small, copied, tmp_path, monkeypatch):

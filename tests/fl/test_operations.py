@@ -19,7 +19,7 @@ import pytest
 import torch
 from federations import experiment, files_of, rounds_of, tiny
 from representatives import only
-from specgrad_fl import cli, models, plots, training
+from specgrad_fl import cli, machine, models, plots, training
 from specgrad_fl.config import Config
 from specgrad_fl.errors import RunError
 from specgrad_fl.methods import METHODS
@@ -79,6 +79,7 @@ def listening(folder: Path, heard: Heard, patch) -> Iterator[None]:
 def _tiny_model(monkeypatch):
     monkeypatch.setitem(models.MODELS, "tiny", tiny)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # of a machine that stays alive
+    monkeypatch.setattr(machine, "report", dict)  # versions of packages take a third of a run
     torch.set_num_threads(1)
 
 

@@ -141,6 +141,26 @@ def test_the_peak_of_a_process_is_its_own():
     assert ballast.sum() > 0
 
 
+def test_events_are_written_again_where_they_are_not_those_of_the_rounds(tmp_path):
+    """Their checksums take seconds after ten thousand rounds."""
+    found = records.Records(tmp_path / "metrics.jsonl")
+    for number in (1, 2, 3):
+        found.append(record(number, 0.5))
+    (path,) = tmp_path.glob("events*")
+    whole, first = path.read_bytes(), path.stat().st_ino
+    found.rewind(3)
+    assert path.stat().st_ino == first
+    longest = len(whole) - len(records_of(whole)[-1]) - 16
+    for spoiled in (whole[:-5], whole[:longest], whole + whole[longest:], b""):
+        path.write_bytes(spoiled)
+        found.rewind(3)
+        assert path.read_bytes() == whole
+    path.unlink()
+    found.rewind(2)
+    (path,) = tmp_path.glob("events*")
+    assert len(records_of(path.read_bytes())) == 1 + (len(records_of(whole)) - 1) * 2 // 3
+
+
 def test_rounds_are_added_to_the_table(tmp_path):
     """A new round is one more line; a new column writes the file anew, and resuming does."""
     found = records.Records(tmp_path / "metrics.jsonl")

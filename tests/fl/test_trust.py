@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -326,8 +327,8 @@ def test_names_of_folders(tmp_path, capsys):
     assert "\\x1b[2Jrun" in capsys.readouterr().out
     (folder / "config.toml").write_text('lr = "\x9b2J\n')
     assert cli.main(["list", str(folder.parent)]) == 2
-    said = capsys.readouterr().err
-    assert "\\x1b[2Jrun" in said
+    said = capsys.readouterr().out
+    assert "\\x1b[2Jrun  cannot be read: " in said
     assert said.strip().isprintable()
 
 
@@ -364,16 +365,24 @@ def test_a_stopped_worker_is_ended(again, monkeypatch):
     assert child.returncode == -signal.SIGKILL
 
 
-def test_memory_of_a_run_that_was_killed_is_given_back(tmp_path):
-    """While workers start, their arrays have names."""
-    dead, living = (tmp_path / f"{executor.SCRATCH}{name}" for name in ("dead", "living"))
-    for folder in (dead, living):
-        folder.mkdir()
-        executor._claimed(folder).close() if folder == dead else None
-    claim = executor._claimed(living)
-    executor._remove_abandoned(tmp_path)
-    assert (dead.exists(), living.exists()) == (False, True)
-    claim.close()
+def test_nothing_stays_of_a_run_that_is_killed_while_its_workers_start(tmp_path, small):
+    """Their arrays have no name that could outlive it."""
+    memory, out = tmp_path / "memory", tmp_path / "run"
+    memory.mkdir()
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        executor.MEMORY, tempfile.tempdir = memory, str(memory)
+        pool.Pool.tell_each = lambda *_: (os.write(sender, b"x"), signal.pause())
+        with contextlib.suppress(BaseException):
+            training.train(small(model="quick", workers=2), out)
+        os._exit(1)
+    os.close(sender)
+    assert os.read(receiver, 1) == b"x"
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert out.exists()
+    assert list(memory.iterdir()) == []
 
 
 def test_names_reach_the_disk(tmp_path, monkeypatch):

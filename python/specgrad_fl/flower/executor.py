@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -76,6 +77,9 @@ class FlowerExecutor(Executor):
         self._hosts: dict[int, int] = {}
         self._met: set[int] = set()
         self._troubles: dict[int, str] = {}
+        # questions to the nodes that have not said so yet, and when each of them is asked again
+        self._questions: dict[str, Message] = {}
+        self._due: dict[int, float] = {}
         self._memory: dict[int, float] = {}
         self._remarks: dict[str, Any] = {}
 
@@ -108,11 +112,7 @@ class FlowerExecutor(Executor):
         return len(self._met) > 1 and self._met <= set(self._troubles)
 
     def _meet(self, seconds: float) -> None:
-        """Ask new nodes for their clients, and forget nodes that have gone.
-
-        A node that does not answer soon is asked again next time: it may be starting, or dead and
-        not yet missed by the SuperLink.
-        """
+        """Ask new nodes for their clients, and forget nodes that have gone."""
         present = set(self._grid.get_node_ids())
         self._met &= present
         self._hosts = {c: node for c, node in self._hosts.items() if node in present}
@@ -133,10 +133,28 @@ class FlowerExecutor(Executor):
                 )
 
     def _asked(self, nodes: set[int], seconds: float) -> dict[int, Message]:
-        """Ask nodes for their clients."""
+        """Ask nodes for their clients; answers to earlier questions count, too.
+
+        Every question costs a node a process, and a busy one answers late. So it is asked again
+        after ever longer times, in case that the question was lost.
+        """
+        now = time.monotonic()
+        due = {node for node in nodes if now >= self._due.get(node, now)}
+        asked = self._questions | self._ask(due)
+        asked = {name: q for name, q in asked.items() if q.metadata.dst_node_id in nodes}
+        often = Counter(question.metadata.dst_node_id for question in asked.values())
+        self._due |= {node: now + MEET_SECONDS * often[node] for node in due}
+        patience = min(seconds, MEET_SECONDS) if due else 0.0
+        answers = self._collect(asked, now + patience)
+        silent = nodes - set(answers)
+        self._questions = {k: q for k, q in asked.items() if q.metadata.dst_node_id in silent}
+        self._due = {node: self._due[node] for node in silent}
+        return answers
+
+    def _ask(self, nodes: Iterable[int]) -> dict[str, Message]:
+        """Send nodes the question for their clients."""
         question = {node: wire.pack({"blueprint": self._blueprint}) for node in nodes}
-        deadline = time.monotonic() + min(seconds, MEET_SECONDS)
-        return self._exchange(question, "query", deadline) if nodes else {}
+        return self._send(question, "query", max(self._config.join_timeout, MEET_SECONDS))
 
     def _welcome(self, node: int, answer: Message) -> None:
         """Take over the clients of a node whose software and data are those of this run."""
@@ -161,7 +179,7 @@ class FlowerExecutor(Executor):
                     "set, or files written by `specgrad-fl flower shards` for this experiment"
                 )
             other = self._hosts.get(client, node)
-            again = self._asked({other} - {node}, MEET_SECONDS)
+            again = self._collect(self._ask({other} - {node}), time.monotonic() + MEET_SECONDS)
             if any(not answer.has_error() for answer in again.values()):
                 raise wire.WireError(
                     f"it has client {client}, and so has node {other}; give every SuperNode its "
@@ -216,7 +234,8 @@ class FlowerExecutor(Executor):
         arrays = {name: vector.numpy() for name, vector in wire.outgoing(self.board).items()}
         orders = {n: wire.pack(self._order(this, asked), arrays) for n, asked in by_node.items()}
         this.bytes["down"] += sum(map(wire.size, orders.values()))
-        for node, answer in self._exchange(orders, "train", deadline).items():
+        sent = self._send(orders, "train", deadline - time.monotonic())
+        for node, answer in self._collect(sent, deadline).items():
             self._sort(this, node, by_node[node], answer)
 
     def _order(self, this: RoundAnswers, clients: list[int]) -> dict[str, Any]:
@@ -232,30 +251,36 @@ class FlowerExecutor(Executor):
             "previous": {str(c): self._states.previous.get(c, 0) for c in clients},
         }
 
-    def _exchange(
-        self, contents: Mapping[int, RecordDict], kind: str, deadline: float
-    ) -> dict[int, Message]:
-        """Send each node its message; the answers that come before the deadline, by node."""
-        nodes = sorted(contents)
+    def _send(
+        self, contents: Mapping[int, RecordDict], kind: str, seconds: float
+    ) -> dict[str, Message]:
+        """Send each node its message, to be answered within a time; the messages by name."""
         # Flower drops a message after its time, with an error that would hide our own time-out
-        lifetime = max(deadline - time.monotonic(), 0) + SPARE_SECONDS
-        messages = [Message(contents[node], node, kind, ttl=lifetime) for node in nodes]
-        sent = self._grid.push_messages(messages)
-        asked = dict(zip(nodes, messages, strict=True))
-        waiting = {str(name): node for name, node in zip(sent, nodes, strict=True) if name}
+        ttl = max(seconds, 0) + SPARE_SECONDS
+        sent = [Message(contents[node], node, kind, ttl=ttl) for node in sorted(contents)]
+        names = self._grid.push_messages(sent) if sent else ()
+        return {str(name): message for name, message in zip(names, sent, strict=True) if name}
+
+    def _collect(self, waiting: dict[str, Message], deadline: float) -> dict[int, Message]:
+        """Take answers to messages until the deadline, the first of each node."""
         answers: dict[int, Message] = {}
+        present = {message.metadata.dst_node_id for message in waiting.values()}
         looked = time.monotonic()
         while True:
-            for name, node in list(waiting.items()):
-                if answer := self._answer(name, asked[node]):
-                    answers[waiting.pop(name)] = answer
+            begun, before = time.monotonic(), len(answers)
+            for name, message in waiting.items():
+                if answer := self._answer(name, message):
+                    answers.setdefault(message.metadata.dst_node_id, answer)
+            present -= set(answers)
+            waiting = {k: m for k, m in waiting.items() if m.metadata.dst_node_id in present}
             if not waiting or time.monotonic() >= deadline:
                 return answers
             if time.monotonic() - looked > PRESENCE_SECONDS:
                 looked = time.monotonic()
-                present = set(self._grid.get_node_ids())
-                waiting = {name: node for name, node in waiting.items() if node in present}
-            time.sleep(PULL_SECONDS)
+                present &= set(self._grid.get_node_ids())
+            # vain requests for hundreds of nodes take half of the time, and not all of it
+            vain = time.monotonic() - begun if len(answers) == before else 0.0
+            time.sleep(max(PULL_SECONDS, vain))
 
     def _answer(self, name: str, question: Message) -> Message | None:
         """Pull the answer to one message, if it is there.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import specgrad_data
@@ -13,6 +15,7 @@ from specgrad_fl.building import Blueprint
 from specgrad_fl.engine import draw_clients
 from specgrad_fl.errors import Diverged, RunError
 from specgrad_fl.flower import place, wire
+from specgrad_fl.flower.executor import FlowerExecutor
 from specgrad_fl.methods import weighted_sum
 from specgrad_fl.models import Inputs
 from torch import nn
@@ -319,3 +322,44 @@ def test_a_node_that_does_not_answer_holds_up_nobody(federation, monkeypatch):
     asked = [node for node, kind in made.grid.log if kind == "query"]
     assert asked.count(101) >= 3
     assert asked.count(100) == asked.count(102) == 1
+
+
+def test_a_late_answer_counts_after_the_node_was_asked_again(federation, monkeypatch):
+    """A node that needs long to look through its data would otherwise never be met."""
+    monkeypatch.setattr("specgrad_fl.flower.executor.MEET_SECONDS", 0.2)
+    made = federation(nodes=3, rounds=1, active=6)
+    late, pull = [], made.grid.pull_messages
+
+    def tamper(node, reply):
+        if (node, reply.metadata.message_type) != (101, "query"):
+            return reply
+        late.append(reply)
+        return None
+
+    def pull_messages(names):
+        if len(late) == 2 and late[0].metadata.reply_to_message_id in names:
+            return [late[0]]
+        return pull(names)
+
+    made.grid.tamper, made.grid.pull_messages = tamper, pull_messages
+    assert made.play().records()[0]["clients"] == list(range(6))
+    assert len(late) == 2
+
+
+def test_requests_for_many_silent_nodes_leave_the_superlink_half_of_the_time(monkeypatch):
+    now, slept = [0.0], []
+
+    def passes(seconds):
+        now[0] += seconds
+
+    def sleep(seconds):
+        slept.append(seconds)
+        passes(seconds)
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr("specgrad_fl.flower.executor.time", clock)
+    grid = SimpleNamespace(get_node_ids=lambda: range(5))
+    server = SimpleNamespace(_grid=grid, _answer=lambda name, message: passes(0.5))
+    asked = {str(n): Message(RecordDict(), n, "query") for n in range(5)}
+    assert FlowerExecutor._collect(server, asked, 60.0) == {}
+    assert sum(slept) >= now[0] / 2 - 5 * 0.5  # the last look is at the deadline

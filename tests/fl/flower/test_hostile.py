@@ -6,6 +6,7 @@ import copy
 import io
 import itertools
 import json
+import os
 import random
 import types
 import zlib
@@ -24,7 +25,7 @@ from specgrad_fl.flower import executor, wire
 from specgrad_fl.flower.executor import FlowerExecutor
 
 # of each kind; a seed for each, so that one that fails can be played alone
-CASES, IN_THE_SUITE = 300, 100
+CASES, IN_THE_SUITE = int(os.environ.get("SPECGRAD_HOSTILE", "300")), 100
 HOSTILE_NODE = 101
 HONEST = [0, 2, 3, 5]
 DEEP = 200_000
@@ -230,6 +231,7 @@ class Server:
         made._hosts.clear()
         made._met.clear()
         made._troubles.clear()
+        made._due.clear()
         self.engine.board.weights.copy_(self.begun)
         made.start()
         record = self.engine.round(0)
