@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def pick_column(path: Path, *candidates: str) -> str:
     )
 
 
-def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def read_rows(files: list[Path], columns: Sequence[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Every row of these columns as Python values, with a name for errors."""
     for path in files:
         with _opened(path) as file:
@@ -82,7 +82,7 @@ def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tupl
                     f"{', '.join(absent)}; name a column that is there"
                 )
             row = 0
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns)):
                 values = [batch.column(name).to_pylist() for name in columns]
                 for fields in zip(*values, strict=True):
                     yield f"{row} of {path}", fields
@@ -90,37 +90,31 @@ def read_rows(files: list[Path], columns: list[str]) -> Iterator[tuple[str, tupl
 
 
 def read_images(
-    files: list[Path],
-    image: str,
-    label: str,
-    writer: str | None = None,
-    *,
-    mode: str | None = None,
-    size: int | None = None,
+    files: list[Path], *columns: str, mode: str | None = None, size: int | None = None
 ) -> Split:
-    """Decode the column ``image`` of ``{bytes, path}`` structs, or of plain bytes."""
-    labels: list[Any] = []
-    writers: list[Any] = []
-    columns = [image, label] + ([writer] if writer else [])
+    """Decode images, which are ``{bytes, path}`` structs or plain bytes.
+
+    columns: those of image and label, and of the writer where there is one
+    """
     count = 0
     for path in files:
         with _opened(path) as file:
             count += file.metadata.num_rows
+    beside: list[list[Any]] = []
 
-    def encoded() -> Iterable[tuple[str, bytes]]:
+    def encoded() -> Iterator[tuple[str, bytes]]:
         for name, (picture, *rest) in read_rows(files, columns):
             content = picture.get("bytes") if isinstance(picture, dict) else picture
             if not isinstance(content, bytes):
                 raise DataError(
-                    f"row {name} has no image bytes in column {image}; store each image as a "
+                    f"row {name} has no image bytes in column {columns[0]}; store each image as a "
                     "struct with the fields bytes and path"
                 )
-            labels.append(rest[0])
-            writers.extend(rest[1:])
+            beside.append(rest)
             yield name, content
 
     pixels = decode_images(encoded(), count, mode=mode, size=size)
-    return _labelled(pixels, labels, writers, files, label)
+    return _labelled(pixels, beside, files, columns)
 
 
 def read_parts(
@@ -139,35 +133,25 @@ def read_parts(
     return cached(name, train + test, decode)
 
 
-def read_texts(files: list[Path], column: str, label: str, writer: str | None = None) -> Split:
-    """Texts as Python strings in an array of objects."""
-    texts: list[str] = []
-    labels: list[Any] = []
-    writers: list[Any] = []
-    for name, (content, *rest) in read_rows(files, [column, label] + ([writer] if writer else [])):
-        texts.append(as_text(content, name))
-        labels.append(rest[0])
-        writers.extend(rest[1:])
-    return _labelled(np.array(texts, dtype=object), labels, writers, files, label)
+def read_texts(files: list[Path], *columns: str) -> Split:
+    """Texts as Python strings in an array of objects; columns as of :func:`read_images`."""
+    rows = [(as_text(first, name), rest) for name, (first, *rest) in read_rows(files, columns)]
+    texts = np.array([text for text, _ in rows], dtype=object)
+    return _labelled(texts, [rest for _, rest in rows], files, columns)
 
 
 def _labelled(
-    x: Array, labels: Sequence[Any], writers: Sequence[Any], files: list[Path], column: str
+    x: Array, beside: Sequence[Sequence[Any]], files: list[Path], columns: Sequence[str]
 ) -> Split:
-    """Samples with what stands beside them in their rows; ``column`` is that of the labels."""
-    return Split(
-        x, _as_labels(labels, files, column), number(np.array(writers)) if writers else None
-    )
-
-
-def _as_labels(values: Sequence[object], files: list[Path], column: str) -> Array:
-    """Python values of a label column as an integer array."""
-    if not all(isinstance(value, int) and abs(value) < 2**63 for value in values):
+    """Samples with the label and the writer that stand beside each in its row."""
+    labels = [each[0] for each in beside]
+    if not all(isinstance(label, int) and abs(label) < 2**63 for label in labels):
         raise DataError(
-            f"column {column} of {files[0]} holds labels that are no whole numbers; number the "
+            f"column {columns[1]} of {files[0]} holds labels that are no whole numbers; number the "
             "classes from 0"
         )
-    return np.array(values, dtype=np.int64)
+    writers = number(np.array([each[1] for each in beside])) if len(columns) > 2 else None
+    return Split(x, np.array(labels, dtype=np.int64), writers)
 
 
 def as_text(value: object, name: str) -> str:

@@ -172,8 +172,9 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
     for name, option in OPTIONS.items():
         if name in arguments:
             value = getattr(arguments, name)
+            shown = json.dumps(value) if isinstance(value, bool) else value
             flag = f"--{name.replace('_', '-')}"
-            print(f"specgrad-fl: {flag} is now {option}={value}", file=sys.stderr)
+            print(f"specgrad-fl: {flag} is read as {option}={shown}", file=sys.stderr)
             settings = in_tables({**settings, name: value}, settings)
     return settings
 

@@ -227,8 +227,9 @@ def play_shown(
 
 
 @contextmanager
-def trial(config: Config, dataset: Dataset, partition: Partition) -> Iterator[Engine]:
-    """Engine on a temporary directory."""
+def trial(config: Config, dataset: Dataset, partition: Partition | None = None) -> Iterator[Engine]:
+    """Engine on a temporary directory; on the configuration's own partition by default."""
+    partition = partition or prepare.divide(config, dataset)
     with tempfile.TemporaryDirectory() as folder:
         resolved = prepare.resolve(config, dataset, partition)
         tried = Engine(resolved, dataset, partition, RunDirectory(Path(folder))).start()

@@ -124,7 +124,8 @@ def test_old_settings_are_read_and_named(tmp_path, capsys):
     add_settings(parser)
     assert Config(**settings_of(parser.parse_args(flags))) == old
     said = capsys.readouterr().err
-    assert "--partition-mode is now --partition-option mode=refill\n" in said
+    assert "--partition-mode is read as --partition-option mode=refill\n" in said
+    assert "--nesterov is read as --optimizer-option nesterov=false\n" in said
     assert "partition_mode" not in parser.format_help()
     with pytest.raises(ConfigError, match="partition_options has no option 'mod'; did you mean"):
         Config(partition_options={"mod": "once"})

@@ -103,10 +103,7 @@ def trained(model: nn.Module, batch: Batch, lr: float = 0.1) -> dict[str, tuple[
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.sub_(lr * parameter.grad)
-    return {
-        name: (_mean([each[name] for each in kept], 0), _mean([each[name] for each in kept], 1))
-        for name in kept[0]
-    }
+    return {name: _means([each[name] for each in kept]) for name in kept[0]}
 
 
 # what stands before a weight, by its name
@@ -133,11 +130,12 @@ def by_input(found: dict[str, tuple[float, float]]) -> dict[str, tuple[float, fl
     for name, each in found.items():
         if (kind := behind(name)) is not None:
             groups.setdefault(kind, []).append(each)
-    return {kind: (_mean(each, 0), _mean(each, 1)) for kind, each in groups.items()}
+    return {kind: _means(each) for kind, each in groups.items()}
 
 
-def _mean(pairs: list[tuple[float, float]], place: int) -> float:
-    return statistics.fmean(pair[place] for pair in pairs)
+def _means(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    first, second = zip(*pairs, strict=True)
+    return statistics.fmean(first), statistics.fmean(second)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from specgrad_study.paper import figures
 from specgrad_study.paper.archive import LEFT_OUT, Archive, Finished, Measured, Missing, Results
 from specgrad_study.paper.claims import Claim, Verdict, judge
 from specgrad_study.paper.presets import Preset, Settings
-from specgrad_study.paper.published import Place
+from specgrad_study.paper.published import Place, paper_numbers
 
 # seeds that are shown where they happen to be finished, beyond those that were asked for
 KNOWN_SEEDS = tuple(range(10))
@@ -235,6 +235,12 @@ class Part:
         """The difference to the row's baseline, seed by seed; empty where it has none."""
         base = self.results.get((self.experiment.baseline(row) or "", column), Measured()).values
         return paired_sums([(1, self.results[row, column].values), (-1, base)])
+
+    def paper_gain(self, row: str, column: str) -> float | None:
+        """The same in the paper, where it has both numbers."""
+        numbers = paper_numbers(self.experiment.name)
+        own, base = (numbers.get((r or "", column)) for r in (row, self.experiment.baseline(row)))
+        return own.mean - base.mean if own and base else None
 
     def paired(self, column: str) -> dict[str, str]:
         """Rows of a column that share a seed with their baseline, and that baseline."""

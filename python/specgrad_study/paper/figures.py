@@ -12,7 +12,6 @@ from specgrad_fl import plots
 
 from specgrad_study.paper.archive import Archive
 from specgrad_study.paper.claims import LEAST_SEEDS, Interval
-from specgrad_study.paper.published import paper_numbers
 
 if TYPE_CHECKING:
     from specgrad_study.paper.experiment import Part
@@ -80,8 +79,7 @@ MARKS = {SEED: "Dots", INTERVAL: "bars", THEIRS: "diamonds"}
 
 def _gain(axes: Axes, y: int, part: Part, row: str, column: str) -> dict[str, Any]:
     """Draw one row of differences; the marks that were drawn, by their meaning."""
-    numbers, base = paper_numbers(part.experiment.name), part.experiment.baseline(row) or ""
-    apart = part.apart(row, column)
+    apart, theirs = part.apart(row, column), part.paper_gain(row, column)
     drawn: dict[str, Any] = {}
     (drawn[SEED],) = axes.plot(
         list(apart.values()), [y] * len(apart), "o", ms=5, color=OURS, alpha=0.5
@@ -91,10 +89,8 @@ def _gain(axes: Axes, y: int, part: Part, row: str, column: str) -> dict[str, An
         drawn[INTERVAL] = axes.errorbar(
             interval.mean, y, xerr=interval.half, fmt="|", color=OURS, capsize=4, ms=9
         )
-    theirs = [numbers.get((each, column)) for each in (row, base)]
-    if theirs[0] and theirs[1]:
-        gain = theirs[0].mean - theirs[1].mean
-        (drawn[THEIRS],) = axes.plot(gain, y, "D", ms=6, color=PAPER, mfc="none")
+    if theirs is not None:
+        (drawn[THEIRS],) = axes.plot(theirs, y, "D", ms=6, color=PAPER, mfc="none")
     return drawn
 
 

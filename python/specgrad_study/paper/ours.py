@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from specgrad_study.paper import figures
 from specgrad_study.paper.archive import Archive, Finished, Measured, Results
 from specgrad_study.paper.claims import Claim, above, close, each_above
+from specgrad_study.paper.drift import CENTRALIZE, FFT, NONE
 from specgrad_study.paper.experiment import Cell, Experiment, Rows, accuracies, against, grid
+from specgrad_study.paper.mechanism import MAIN
 from specgrad_study.paper.presets import Preset, Settings
 from specgrad_study.variants import HEAD
 
-NONE, FFT, CENTRALIZE = "none", "fft 0.05", "centralize"
 PLAIN: Rows = {NONE: {}, FFT: {"filter": "fft"}, CENTRALIZE: {"filter": "centralize"}}
-MAIN, NO_NORMS = "CIFAR-10, alpha 0.1", "CIFAR-10, alpha 0.1, no norm layers"
 
 _ours = functools.partial(
     Experiment, reference="ours, not the paper's", ours=True, baseline=against(NONE)
 )
 # tried for each contender; beyond, if the best is at an end
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4)
-HELD_OUT = "CIFAR-10, alpha 0.1, a tenth held out"
+HELD_OUT, NO_NORMS = f"{MAIN}, a tenth held out", f"{MAIN}, no norm layers"
 
 
 def at(row: str, rate: float) -> str:

@@ -191,7 +191,7 @@ def _table(part: Part, column: str, subject: Subject) -> Table:
 
     A row that neither was run nor has a number in the paper is named below the table alone.
     """
-    numbers, baseline = paper_numbers(part.experiment.name), part.experiment.baseline
+    numbers = paper_numbers(part.experiment.name)
     held = {
         row: found.values
         for (row, where), found in part.results.items()
@@ -202,14 +202,13 @@ def _table(part: Part, column: str, subject: Subject) -> Table:
     first = subject.preset.shown(column)
     lines = []
     for row, values in held.items():
-        number, theirs = (numbers.get((each or "", column)) for each in (row, baseline(row)))
-        own = part.apart(row, column)
+        own, theirs = part.apart(row, column), part.paper_gain(row, column)
         lines.append(
             {
                 first: subject.preset.shown(row),
-                "paper": str(number or ""),
+                "paper": str(numbers.get((row, column), "")),
                 **{f"seed {s}": f"{values[s]:.2f}" if s in values else "" for s in seeds},
-                "gain, paper": f"{number.mean - theirs.mean:+.2f}" if number and theirs else "",
+                "gain, paper": "" if theirs is None else f"{theirs:+.2f}",
                 "gain [95 %] (seeds)": str(Interval.of(own)) if own else "",
             }
         )

@@ -102,9 +102,7 @@ def contest(configs: Sequence[Config], rounds: int) -> dict[str, Any]:
         for config in configs:
             # an evaluation is the same for all: it is left out of the contest
             quiet = config.replace(rounds=rounds + 2, eval_every=rounds + 2, eval_tail=0)
-            partition = prepare.divide(config, dataset)
-            tried = fleet.trial(quiet, dataset, partition)
-            engines[config.digest] = stack.enter_context(tried)
+            engines[config.digest] = stack.enter_context(fleet.trial(quiet, dataset))
         for number in range(rounds + 1):
             for digest, each in engines.items():
                 begun = time.process_time()
@@ -140,8 +138,7 @@ def one_round(config: Config) -> float:
     import torch
 
     dataset = prepare.load_data(config)
-    partition = prepare.divide(config, dataset)
-    with fleet.trial(config.replace(rounds=2, eval_every=2), dataset, partition) as alone:
+    with fleet.trial(config.replace(rounds=2, eval_every=2), dataset) as alone:
         with suppress(OSError):  # begin the peak anew, where the system can do that
             Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         alone.round(0)
