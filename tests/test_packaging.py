@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from setuptools import Distribution
 
 from specgrad_kernels.backends import built
 
@@ -105,9 +106,38 @@ def test_a_build_that_cannot_be_says_why(cause, mode, build, monkeypatch, tmp_pa
             build.native_build_or_none()
         return
     assert build.native_build_or_none() == ([], {})
+    command = build.PythonFiles(Distribution())
+    command.ensure_finalized()
+    command.build_lib = str(tmp_path)
+    (tmp_path / "specgrad_kernels").mkdir()
+    command.run()
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("specgrad: installed without native code, to run on plain PyTorch: ")
     assert sentence in said
+    note = tmp_path / build.NOTE
+    assert said.endswith(note.read_text())
+    command.reason = None
+    command.run()
+    assert not note.exists()
+
+
+def test_an_install_says_why_its_build_left_native_code_out(copied):
+    """Also from a source tree that hides it; pip shows nothing of a build."""
+    copied.joinpath("not_built.txt").write_text("there is no C++ compiler 'g++'; install GCC 12")
+    tree = shutil.copytree(copied, copied.parent / "tree" / copied.name)
+    (tree / "not_built.txt").unlink()
+    for folders in ([copied.parent], [tree.parent, copied.parent]):
+        done = run_python(SHOW, *folders)
+        assert done.stdout == (
+            "True the native library was not built (there is no C++ compiler 'g++'; "
+            "install GCC 12)\n"
+        ), done.stderr
+
+
+def test_a_setuptools_that_cannot_read_the_project_is_named(build, monkeypatch):
+    monkeypatch.setattr(build.setuptools, "__version__", "65.5.0")
+    with pytest.raises(SystemExit, match=r"setuptools 65\.5\.0 is older than 77; run 'pip"):
+        build.check_setuptools()
 
 
 def run_python(code, *folders):

@@ -24,7 +24,8 @@ class NotBuilt(Exception):
 
 def library() -> Path:
     """The library of this package, or the one of an installed package with the same sources."""
-    for folder in (PACKAGE, *hidden()):
+    folders = (PACKAGE, *hidden())
+    for folder in folders:
         for found in sorted(folder.glob("_kernels*.so")):
             if not _has_these_sources(folder):
                 raise NotBuilt(
@@ -32,7 +33,9 @@ def library() -> Path:
                     f"was made from other sources ({_EDITABLE})"
                 )
             return found
-    raise NotBuilt(f"the native library was not built ({REMEDY})")
+    notes = [folder / "not_built.txt" for folder in folders]  # setup.py left them
+    told = next((note.read_text(encoding="utf-8") for note in notes if note.is_file()), REMEDY)
+    raise NotBuilt(f"the native library was not built ({told})")
 
 
 def hidden() -> list[Path]:

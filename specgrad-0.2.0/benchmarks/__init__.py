@@ -1,0 +1,1 @@
+"""Cost of the op, against what people would write without it."""

@@ -1,0 +1,1 @@
+"""A small Flower application with Flower's own FedAvg, and the filter in its clients."""

@@ -1,0 +1,1 @@
+"""Studies with the trainer: the paper's experiments, fair tuning, and where clients drift apart."""

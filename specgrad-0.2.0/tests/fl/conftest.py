@@ -1,0 +1,3 @@
+"""Small federations for every test of this folder."""
+
+from federations import *  # noqa: F403

@@ -1,0 +1,1 @@
+"""Tools that prove kernels on a machine without a GPU."""
