@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -162,12 +164,26 @@ LOAD = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' n
 LOAD += "import specgrad_kernels"
 
 
-def test_a_library_of_another_platform_is_named_and_not_used(copied):
-    """The first bytes of a library for ARM, in the place of this one."""
-    header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00\x01\x00\x00\x00"
-    (copied / "_kernels.abi3.so").write_bytes(header + bytes(4096))
+@pytest.mark.parametrize(
+    ("machine", "sections", "wrong"),
+    [
+        (62, 64, "was built for x86_64,"),
+        (183, 64, "was built for aarch64,"),
+        (62, 9999, "is cut off"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_named_and_not_used(copied, machine, sections, wrong):
+    """Another processor's, which the loader says not to exist; half a file, which would crash."""
+    if platform.machine() in wrong:
+        pytest.skip("this processor's own")
+    identity = b"\x7fELF\x02\x01\x01"
+    numbers = (3, machine, 1, 0, 64, sections, 0, 64, 56, 9, 64, 30, 29)
+    header = struct.pack("<16sHHIQQQI6H", identity, *numbers)
+    library = copied / "_kernels.abi3.so"
+    library.write_bytes(header + bytes(4096))
     done = run_python(SHOW, copied.parent)
-    assert done.stdout.startswith("True the native library does not load: "), done.stderr
+    said = f"True the native library does not load: {library} {wrong}"
+    assert done.stdout.startswith(said), done.stderr
     assert built.REMEDY in done.stdout
 
 

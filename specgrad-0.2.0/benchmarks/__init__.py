@@ -1,1 +1,0 @@
-"""Cost of the op, against what people would write without it."""

@@ -1,1 +1,0 @@
-"""Studies with the trainer: the paper's experiments, fair tuning, and where clients drift apart."""

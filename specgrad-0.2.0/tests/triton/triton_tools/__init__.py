@@ -1,1 +1,0 @@
-"""Tools that prove kernels on a machine without a GPU."""
