@@ -16,7 +16,9 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 MODE = os.environ.get("SPECGRAD_BUILD_EXT", "auto")
 FOR_ALL_PYTHONS = os.environ.get("SPECGRAD_WHEEL") == "1"
@@ -25,6 +27,10 @@ OLDEST_TORCH = (2, 10)  # the oldest release whose stable ABI has every call tha
 TORCH_TARGET = f"-DTORCH_TARGET_VERSION=0x{OLDEST_TORCH[0]:02x}{OLDEST_TORCH[1]:02x}000000000000"
 FLAGS = ["-O3", "-g0", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra"]
 NEEDED_MEGABYTES = 100  # objects and temporary files of a build
+# pip shows nothing of a build: `python -m specgrad_kernels` reads here why there is no native code
+NOTE = "specgrad_kernels/not_built.txt"
+# pip keeps what is installed in this version, and the wheel that it made of a source distribution
+AGAIN = "install again with --force-reinstall --no-deps --no-build-isolation --no-cache-dir"
 # what compilers older than GCC 12 and clang 16 lack
 PROBE = """
 #include <string_view>
@@ -40,26 +46,33 @@ class LeftOut(Exception):
     """One sentence: why there will be no native code, and the remedy."""
 
 
-def import_torch():
+def check_setuptools():
+    """Refuse releases that cannot read pyproject.toml, such as those of new environments."""
+    if int(setuptools.__version__.partition(".")[0]) < 77:
+        sys.exit(
+            f"specgrad: setuptools {setuptools.__version__} is older than 77; run "
+            "'pip install --upgrade setuptools' and install again"
+        )
+
+
+def check_torch():
     """Import the torch that the package will run with, also where pip isolates the build."""
     try:
         import torch
-    except ImportError:
+    except Exception:
         sys.path.append(sysconfig.get_path("purelib"))
         try:
             import torch
-        except ImportError:
-            raise LeftOut(
-                "torch is not installed here; install torch first, then run "
-                "'pip install --no-build-isolation .'"
-            ) from None
+        except Exception as error:
+            missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+            wrong = "is not installed here" if missing else f"does not load here ({error})"
+            raise LeftOut(f"torch {wrong}; install torch first, then {AGAIN}") from None
     version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     if version < OLDEST_TORCH:
         raise LeftOut(
             f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST_TORCH))}; "
-            "run 'pip install --upgrade torch' and install again"
+            f"run 'pip install --upgrade torch' and {AGAIN}"
         )
-    return torch
 
 
 def check_platform():
@@ -67,7 +80,7 @@ def check_platform():
     if not LINUX and MODE != "1":
         raise LeftOut(
             f"the native library was tried on Linux alone, and this is {sys.platform}; "
-            "set SPECGRAD_BUILD_EXT=1 to build it with clang"
+            f"set SPECGRAD_BUILD_EXT=1 to build it with clang, and {AGAIN}"
         )
 
 
@@ -83,13 +96,14 @@ def check_compiler():
         except OSError:
             raise LeftOut(
                 f"there is no C++ compiler {compiler!r}; install GCC 12 or clang 16, or name "
-                "another in CXX, and install again"
+                f"another in CXX, and {AGAIN}"
             ) from None
         except subprocess.CalledProcessError as error:
-            said = next((line for line in error.stderr.splitlines() if "error" in line), "")
+            errors = (line for line in error.stderr.splitlines() if "error" in line)
+            said = next(errors, f"exit code {error.returncode}")
             raise LeftOut(
                 f"the compiler {compiler!r} does not compile what GCC 12 and clang 16 do "
-                f"({said.strip()}); name a newer one in CXX and install again"
+                f"({said.strip()}); name a newer one in CXX and {AGAIN}"
             ) from None
 
 
@@ -100,7 +114,7 @@ def check_disk():
         if free < NEEDED_MEGABYTES:
             raise LeftOut(
                 f"the disk of {folder} has {free} MB left, and a build needs {NEEDED_MEGABYTES}; "
-                "free some, or name another folder in TMPDIR, and install again"
+                f"free some, or name another folder in TMPDIR, and {AGAIN}"
             )
 
 
@@ -148,7 +162,7 @@ def headers():
 def native_build():
     """The extensions and the build command, or LeftOut."""
     check_platform()
-    import_torch()
+    check_torch()
     ready = os.environ.get("SPECGRAD_KERNELS")
     if not ready:
         check_compiler()
@@ -180,17 +194,36 @@ def native_build():
             except Exception as error:
                 if MODE == "1":
                     raise
-                leave_out(f"the build failed ({error}); its first error is above")
                 self.extensions = []
+                shutil.rmtree(self.build_temp, ignore_errors=True)  # it may fill the disk
+                leave_out(
+                    f"the build failed ({error}); to see its errors, {AGAIN} --verbose",
+                    "." if self.editable_mode else self.build_lib,
+                )
 
     return [ext for ext in (kernels, cpu) if ext], {"build_ext": BuildOrExplain}
 
 
-def leave_out(reason):
+def leave_out(reason, folder):
+    """Say why there is no native code, now and in the package of this folder."""
     print(
         f"specgrad: installed without native code, to run on plain PyTorch: {reason}",
         file=sys.stderr,
     )
+    Path(folder, NOTE).write_text(reason, encoding="utf-8")
+
+
+class PythonFiles(build_py):
+    """The build of what needs no compiler, with the note of this build and of none before."""
+
+    reason = None
+
+    def run(self):
+        super().run()
+        folder = "." if self.editable_mode else self.build_lib
+        Path(folder, NOTE).unlink(missing_ok=True)
+        if self.reason:
+            leave_out(self.reason, folder)
 
 
 def native_build_or_none():
@@ -201,10 +234,11 @@ def native_build_or_none():
     except LeftOut as reason:
         if MODE == "1":
             sys.exit(f"specgrad: {reason}")
-        leave_out(reason)
+        PythonFiles.reason = str(reason)
         return [], {}
 
 
+check_setuptools()
 extensions, commands = native_build_or_none()
 options = {"bdist_wheel": {"py_limited_api": "cp310"}} if FOR_ALL_PYTHONS else {}
-setup(ext_modules=extensions, cmdclass=commands, options=options)
+setup(ext_modules=extensions, cmdclass={"build_py": PythonFiles, **commands}, options=options)

@@ -69,6 +69,18 @@ def test_the_map_lists_the_files_there_are() -> None:
     assert done.returncode == 0, "run: python docs/write_map.py"
 
 
+def test_the_table_of_environment_variables_is_complete() -> None:
+    sources = [DOCS.parent / "setup.py", *(DOCS.parent / "csrc").glob("*.cpp")]
+    sources += [
+        *(DOCS.parent / "specgrad_kernels").rglob("*.py"),
+        *(DOCS.parent / "python").rglob("*.py"),
+    ]
+    read = r"(?:environ|getenv)[^\n\"']*[\"'](SPECGRAD_\w+)"
+    used = {name for path in sources for name in re.findall(read, path.read_text("utf-8"))}
+    page = (DOCS / "index.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(SPECGRAD_\w+)` \|", page, re.MULTILINE)) == used
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
     """Those of docs/ are checked by the build of the site."""

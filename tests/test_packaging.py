@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -11,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from setuptools import Distribution
 
 from specgrad_kernels.backends import built
 
@@ -105,9 +108,38 @@ def test_a_build_that_cannot_be_says_why(cause, mode, build, monkeypatch, tmp_pa
             build.native_build_or_none()
         return
     assert build.native_build_or_none() == ([], {})
+    command = build.PythonFiles(Distribution())
+    command.ensure_finalized()
+    command.build_lib = str(tmp_path)
+    (tmp_path / "specgrad_kernels").mkdir()
+    command.run()
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("specgrad: installed without native code, to run on plain PyTorch: ")
     assert sentence in said
+    note = tmp_path / build.NOTE
+    assert said.endswith(note.read_text())
+    command.reason = None
+    command.run()
+    assert not note.exists()
+
+
+def test_an_install_says_why_its_build_left_native_code_out(copied):
+    """Also from a source tree that hides it; pip shows nothing of a build."""
+    copied.joinpath("not_built.txt").write_text("there is no C++ compiler 'g++'; install GCC 12")
+    tree = shutil.copytree(copied, copied.parent / "tree" / copied.name)
+    (tree / "not_built.txt").unlink()
+    for folders in ([copied.parent], [tree.parent, copied.parent]):
+        done = run_python(SHOW, *folders)
+        assert done.stdout == (
+            "True the native library was not built (there is no C++ compiler 'g++'; "
+            "install GCC 12)\n"
+        ), done.stderr
+
+
+def test_a_setuptools_that_cannot_read_the_project_is_named(build, monkeypatch):
+    monkeypatch.setattr(build.setuptools, "__version__", "65.5.0")
+    with pytest.raises(SystemExit, match=r"setuptools 65\.5\.0 is older than 77; run 'pip"):
+        build.check_setuptools()
 
 
 def run_python(code, *folders):
@@ -132,12 +164,26 @@ LOAD = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' n
 LOAD += "import specgrad_kernels"
 
 
-def test_a_library_of_another_platform_is_named_and_not_used(copied):
-    """The first bytes of a library for ARM, in the place of this one."""
-    header = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00\x01\x00\x00\x00"
-    (copied / "_kernels.abi3.so").write_bytes(header + bytes(4096))
+@pytest.mark.parametrize(
+    ("machine", "sections", "wrong"),
+    [
+        (62, 64, "was built for x86_64,"),
+        (183, 64, "was built for aarch64,"),
+        (62, 9999, "is cut off"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_named_and_not_used(copied, machine, sections, wrong):
+    """Another processor's, which the loader says not to exist; half a file, which would crash."""
+    if platform.machine() in wrong:
+        pytest.skip("this processor's own")
+    identity = b"\x7fELF\x02\x01\x01"
+    numbers = (3, machine, 1, 0, 64, sections, 0, 64, 56, 9, 64, 30, 29)
+    header = struct.pack("<16sHHIQQQI6H", identity, *numbers)
+    library = copied / "_kernels.abi3.so"
+    library.write_bytes(header + bytes(4096))
     done = run_python(SHOW, copied.parent)
-    assert done.stdout.startswith("True the native library does not load: "), done.stderr
+    said = f"True the native library does not load: {library} {wrong}"
+    assert done.stdout.startswith(said), done.stderr
     assert built.REMEDY in done.stdout
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import re
+import struct
 import sys
 from pathlib import Path
 
@@ -24,15 +26,38 @@ class NotBuilt(Exception):
 
 def library() -> Path:
     """The library of this package, or the one of an installed package with the same sources."""
-    for folder in (PACKAGE, *hidden()):
+    folders = (PACKAGE, *hidden())
+    for folder in folders:
         for found in sorted(folder.glob("_kernels*.so")):
             if not _has_these_sources(folder):
                 raise NotBuilt(
                     f"the source tree {PACKAGE.parent} hides the build in {folder.parent}, which "
                     f"was made from other sources ({_EDITABLE})"
                 )
+            _check_file(found)
             return found
-    raise NotBuilt(f"the native library was not built ({REMEDY})")
+    notes = [folder / "not_built.txt" for folder in folders]  # setup.py left them
+    told = next((note.read_text(encoding="utf-8") for note in notes if note.is_file()), REMEDY)
+    raise NotBuilt(f"the native library was not built ({told})")
+
+
+_MACHINES = {62: "x86_64", 183: "aarch64"}  # numbers of an ELF header
+
+
+def _check_file(library: Path) -> None:
+    """Refuse what ends the process when it is loaded, or what the loader says not to exist."""
+    with library.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or not header.startswith(b"\x7fELF"):
+        return
+    machine, sections, size_of_one, count = struct.unpack("<18xH20xQ10xHH2x", header)
+    wrong = None
+    if library.stat().st_size < sections + size_of_one * count:
+        wrong = "is cut off"
+    elif _MACHINES.get(machine, machine) != platform.machine():
+        wrong = f"was built for {_MACHINES.get(machine, machine)}, and this is {platform.machine()}"
+    if wrong:
+        raise NotBuilt(f"the native library does not load: {library} {wrong} ({REMEDY})")
 
 
 def hidden() -> list[Path]:
