@@ -40,12 +40,10 @@ static SPECGRAD_INLINE void sum_any_slots(int64_t blocks, int slots, Vec<T>* sum
   if (!known) sum_slots<0, T>(0, blocks, slots, sums, at);
 }
 
-// Sum of slots `step` vectors apart, halved.
 template <class T>
-static Vec<T> fold_slots(const Vec<T>* sums, int slots, int step = 1) {
+static Vec<T> fold_slots(const Vec<T>* sums, int slots) {
   if (slots == 1) return sums[0];
-  const int half = slots / 2;
-  return fold_slots<T>(sums, half, step) + fold_slots<T>(sums + half * step, slots - half, step);
+  return fold_slots<T>(sums, slots / 2) + fold_slots<T>(sums + slots / 2, slots - slots / 2);
 }
 
 // The sum of all lanes, and of the samples that make no whole block.
@@ -248,16 +246,16 @@ static inline int64_t offset_of(const Layout& layout, int64_t i) {
   return offset;
 }
 
-// `scratch` holds a row and the sums of all rows, and memory for sum_beside.
+// Samples 0, 1, ... of a column lie at `offsets`, where columns follow each other. `scratch` holds a
+// row and the sums of all rows, and memory for sum_beside.
 template <class T>
-static T mean_of(const MeanTables& plan, const Signal& signal, T* scratch) {
+static T mean_of(const MeanTables& plan, const Signal& signal, const int64_t* offsets, T* scratch) {
   const Layout& layout = *signal.layout;
   const int64_t d = layout.d, columns = plan.columns, row = columns * plan.inner, rows = d / row;
   const int inner = plan.inner;
   T* const totals = scratch + row;
   const bool beside = inner == 1 && layout.dims == 2 && layout.strides[0] == 1 &&
                       layout.sizes[0] == rows;
-  const bool direct = layout.contiguous() || (inner > 1 && offset_of(layout, inner) == 1);
   with_form<T>(layout.dtype, [&](auto form) {
     auto* const x = static_cast<typename decltype(form)::Stored*>(signal.data);
     if (beside) {
@@ -268,12 +266,10 @@ static T mean_of(const MeanTables& plan, const Signal& signal, T* scratch) {
       }
       return;
     }
-    int64_t offsets[kMostSlots];
-    for (int k = 0; k < inner && !layout.contiguous(); ++k) offsets[k] = offset_of(layout, k);
     for (int64_t r = 0; r < rows; ++r) {
       if (layout.contiguous()) {
         totals[r] = sum_row<T>(form, x + r * row, columns, inner);
-      } else if (direct) {
+      } else if (offsets) {
         totals[r] = sum_columns<T>(form, x + offset_of(layout, r * row), columns, inner, offsets);
       } else {
         read_samples(signal, r * row, (r + 1) * row, scratch);
@@ -354,8 +350,12 @@ static void subtract_means(const MeanTables& plan, const Signal& run, T* scratch
   });
   if (done == run.count) return;
   const Layout in_memory = layout.in_memory_order();
+  int64_t offsets[kMostSlots];
+  for (int k = 0; k < plan.inner; ++k) offsets[k] = offset_of(layout, k);
+  const bool by_columns = plan.inner > 1 && offset_of(layout, plan.inner) == 1;
   for (; done < run.count; ++done) {
     const Signal signal{&layout, static_cast<char*>(run.data) + done * run.step};
-    subtract_from<T>({&in_memory, signal.data}, mean_of<T>(plan, signal, scratch));
+    const T mean = mean_of<T>(plan, signal, by_columns ? offsets : nullptr, scratch);
+    subtract_from<T>({&in_memory, signal.data}, mean);
   }
 }
