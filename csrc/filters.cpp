@@ -225,7 +225,9 @@ Memory memory_of(const FilterDesign& design, bool direct) {
     switch (design.strategy) {
       case Strategy::mean: {
         const int64_t row = design.row_columns * design.row_inner;
-        return {0, row + design.d / row};
+        const bool may_lie_beside = design.row_inner == 1 && !direct;
+        const int64_t beside = may_lie_beside ? beside_scratch(design.row_columns, lanes, bytes) : 0;
+        return {0, whole_vectors(row + design.d / row, lanes) + beside};
       }
       case Strategy::dense: return {0, design.d + design.waves()};
       case Strategy::band: {

@@ -8,7 +8,10 @@
 // columns are contiguous column by column, rows that lie side by side a vector of rows at a time.
 
 constexpr int kMostSlots = 64;  // as _MOST_INNER in kinds/centralize.py
-constexpr int64_t kBlocksInALeaf = 16;
+
+// Rows side by side that are summed together.
+template <class T>
+constexpr int64_t kMostBeside = most_beside(kLanes<T>, sizeof(T));
 
 // sums[s] = sum over blocks b of at(b, s), halved until few numbers are added one after the other.
 template <int Slots, class T, class At>
@@ -37,12 +40,10 @@ static SPECGRAD_INLINE void sum_any_slots(int64_t blocks, int slots, Vec<T>* sum
   if (!known) sum_slots<0, T>(0, blocks, slots, sums, at);
 }
 
-// Sum of slots `step` vectors apart, halved.
 template <class T>
-static Vec<T> fold_slots(const Vec<T>* sums, int slots, int step = 1) {
+static Vec<T> fold_slots(const Vec<T>* sums, int slots) {
   if (slots == 1) return sums[0];
-  const int half = slots / 2;
-  return fold_slots<T>(sums, half, step) + fold_slots<T>(sums + half * step, slots - half, step);
+  return fold_slots<T>(sums, slots / 2) + fold_slots<T>(sums + slots / 2, slots - slots / 2);
 }
 
 // The sum of all lanes, and of the samples that make no whole block.
@@ -108,105 +109,86 @@ static T sum_columns(Form form, const typename Form::Stored* x, int64_t columns,
   return finish_sum<T>(Plain<T>{}, fold_slots<T>(sums, slots), ordered, (columns - done) * inner);
 }
 
-// Of `Vectors` vectors of rows side by side, with samples `stride` apart.
-template <int Vectors, class T, class Form>
-static void sum_beside(Form form, const typename Form::Stored* x, int64_t columns, int64_t stride,
-                       T* totals) {
-  constexpr int lanes = kLanes<T>, width = 4 * lanes;
-  const auto at = [=](int64_t b, int s) __attribute__((always_inline)) {
-    return form.load(x + (b * width + s / Vectors) * stride + s % Vectors * lanes);
-  };
-  const int64_t whole = columns / width, vectors = columns % width / lanes;
-  const int rest = static_cast<int>(columns % lanes);
-  Vec<T> sums[width * Vectors];  // set where there are whole blocks
-  if (whole) sum_slots<width * Vectors, T>(0, whole, 0, sums, at);
-  for (int v = 0; v < Vectors; ++v) {
-    Vec<T> total = {};
-    for (int lane = 0; lane < lanes; ++lane) {
-      Vec<T> sum = whole ? fold_slots<T>(sums + lane * Vectors + v, 4, lanes * Vectors) : Vec<T>{};
-      for (int64_t i = 0; i < vectors; ++i) {
-        sum += at(whole, (static_cast<int>(i) * lanes + lane) * Vectors + v);
+// sums[k] += vector k of columns `step` apart, one column after the other. The last vector repeats
+// rows of the one before it, so that none reaches beyond the rows.
+template <class T, class Form>
+static void add_columns(Form form, const typename Form::Stored* x, int64_t columns, int64_t step,
+                        int64_t rows, int64_t ahead, T* sums) {
+  if (rows < kLanes<T>) {
+    for (; columns > 0; --columns, x += step) {
+      for (int64_t i = 0; i < rows; ++i) sums[i] += form.read(x[i]);
+    }
+  }
+  for (; columns > 0; columns -= 4, x += 4 * step) {
+    with_constant<1, 2, 3, 4>(std::min<int64_t>(columns, 4), [&](auto count) {
+      for (int64_t i = 0; i < rows; i += kLanes<T>) {
+        const auto* const p = x + std::min(i, rows - kLanes<T>);
+        Vec<T> sum = load(sums + i);
+        repeat<count>(SPECGRAD_EACH {
+          prefetch(p + index * step + ahead);
+          sum += form.load(p + index * step);
+        });
+        store(sums + i, sum);
       }
-      if (columns >= lanes) total += sum;
-    }
-    for (int i = 0; i < rest; ++i) {
-      total += at(whole, (static_cast<int>(vectors) * lanes + i) * Vectors + v);
-    }
-    store(totals + v * lanes, total);
+    });
   }
 }
 
-// Rows side by side that are summed together: a page of floats.
-constexpr int64_t kMostBeside = 1024;
-
-// sums[i] += x[i]
+// sums[w * pitch + i] = sum over blocks b of x[(b * width + w) * stride + i], halved as by sum_slots.
+// Every page is visited once: to look up its address can take longer than to read it.
 template <class T, class Form>
-static SPECGRAD_INLINE void add_samples(Form form, const typename Form::Stored* x, int64_t count,
-                                        T* sums) {
-  int64_t i = 0;
-  for (; i + kLanes<T> <= count; i += kLanes<T>) store(sums + i, load(sums + i) + form.load(x + i));
-  for (; i < count; ++i) sums[i] += form.read(x[i]);
-}
-
-// sums[i] = sum over blocks b of x[b * step + i], halved as by sum_slots.
-template <class T, class Form>
-static void sum_blocks(Form form, const typename Form::Stored* x, int64_t blocks, int64_t step,
-                       int64_t rows, T* sums) {
+static void sum_blocks(Form form, const typename Form::Stored* x, int64_t blocks, int64_t stride,
+                       int64_t rows, int64_t ahead, T* sums) {
+  constexpr int64_t width = 4 * kLanes<T>;
+  const int64_t pitch = whole_vectors(rows, kLanes<T>);
   if (blocks > kBlocksInALeaf) {
-    alignas(64) T right[kMostBeside];
-    sum_blocks(form, x, blocks / 2, step, rows, sums);
-    sum_blocks(form, x + blocks / 2 * step, blocks - blocks / 2, step, rows, right);
-    return add_samples(Plain<T>{}, right, rows, sums);
+    const int64_t half = blocks / 2;
+    T* const right = sums + width * pitch;
+    sum_blocks(form, x, half, stride, rows, ahead, sums);
+    sum_blocks(form, x + half * width * stride, blocks - half, stride, rows, ahead, right);
+    return add_columns(Plain<T>{}, right, 1, 0, width * pitch, 0, sums);
   }
-  std::fill_n(sums, rows, T(0));
-  for (int64_t b = 0; b < blocks; ++b) add_samples(form, x + b * step, rows, sums);
-}
-
-// Of many rows side by side. Columns lie on pages of their own, and to look up an address takes longer
-// than to read a cache line: each column is visited once.
-template <class T, class Form>
-static void sum_many_beside(Form form, const typename Form::Stored* x, int64_t rows,
-                            int64_t columns, int64_t stride, T* totals) {
-  constexpr int lanes = kLanes<T>, width = 4 * lanes;
-  const int64_t whole = columns / width, vectors = columns % width / lanes;
-  alignas(64) T sums[4][kMostBeside];
-  std::fill_n(totals, rows, T(0));
-  for (int lane = 0; lane < lanes && columns >= lanes; ++lane) {
-    for (int slot = 0; slot < 4; ++slot) {
-      const auto* const first = x + (slot * lanes + lane) * stride;
-      sum_blocks(form, first, whole, width * stride, rows, sums[slot]);
-    }
-    for (int64_t i = 0; i < rows; ++i) {
-      sums[0][i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
-    }
-    for (int64_t v = 0; v < vectors; ++v) {
-      add_samples(form, x + (whole * width + v * lanes + lane) * stride, rows, sums[0]);
-    }
-    add_samples(Plain<T>{}, sums[0], rows, totals);
-  }
-  for (int64_t c = columns / lanes * lanes; c < columns; ++c) {
-    add_samples(form, x + c * stride, rows, totals);
+  std::fill_n(sums, width * pitch, T(0));
+  for (int64_t w = 0; w < width; ++w) {
+    add_columns(form, x + w * stride, blocks, width * stride, rows, ahead, sums + w * pitch);
   }
 }
 
-// Sums of `rows` rows side by side, a vector or more. The last vector may repeat rows of the one
-// before it.
+// Numbers from a column to the one that is a page ahead.
+template <class Stored>
+static int64_t columns_ahead(int64_t rows, int64_t stride) {
+  return ceil_div(kAhead<Stored>, rows) * stride;
+}
+
+// Sums of at most kMostBeside rows side by side, returned in the first of `memory`.
 template <class T, class Form>
-static void sum_all_beside(Form form, const typename Form::Stored* x, int64_t rows,
-                           int64_t columns, int64_t stride, T* totals) {
-  constexpr int lanes = kLanes<T>, line = kVectorsALine * lanes;
-  int64_t row = 0;
-  for (; rows - row >= 128; row = std::min(rows, row + kMostBeside)) {
-    const int64_t count = std::min(rows - row, kMostBeside);
-    sum_many_beside(form, x + row, count, columns, stride, totals + row);
+static T* sum_beside(Form form, const typename Form::Stored* x, int64_t rows, int64_t columns,
+                     int64_t stride, T* memory) {
+  constexpr int lanes = kLanes<T>;
+  constexpr int64_t width = 4 * lanes;
+  const int64_t pitch = whole_vectors(rows, lanes), slot = lanes * pitch;
+  const int64_t ahead = columns_ahead<typename Form::Stored>(rows, stride);
+  const int64_t rest = columns < 2 * lanes ? columns : columns % lanes;
+  T *const totals = memory, *const sums = memory + pitch;
+  std::fill_n(totals, pitch, T(0));
+  if (rest < columns) {
+    const int64_t whole = columns / width, vectors = columns % width / lanes;
+    std::fill_n(sums, slot, T(0));
+    if (whole) {
+      sum_blocks(form, x, whole, stride, rows, ahead, sums);
+      for (int64_t i = 0; i < slot; ++i) {
+        sums[i] = (sums[i] + sums[i + slot]) + (sums[i + 2 * slot] + sums[i + 3 * slot]);
+      }
+    }
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      const auto* const first = x + (whole * width + lane) * stride;
+      add_columns(form, first, vectors, lanes * stride, rows, ahead, sums + lane * pitch);
+    }
+    add_columns(Plain<T>{}, sums, lanes, pitch, pitch, 0, totals);
   }
-  for (; row + line <= rows; row += line) {
-    sum_beside<kVectorsALine>(form, x + row, columns, stride, totals + row);
-  }
-  for (; row < rows; row += lanes) {
-    row = std::min(row, rows - lanes);
-    sum_beside<1>(form, x + row, columns, stride, totals + row);
-  }
+  add_columns(form, x + (columns - rest) * stride, rest, stride, rows, ahead, totals);
+  if (rows >= lanes) store(totals + rows - lanes, load(totals + pitch - lanes));
+  return totals;
 }
 
 // While a short signal is written, the other half of the one behind it is prefetched: else the
@@ -232,6 +214,28 @@ static void subtract(Form form, typename Form::Stored* x, int64_t d, T mean) {
   for (; i < d; ++i) x[i] = form.write(form.read(x[i]) - mean);
 }
 
+// x[i] -= means[i], in whole vectors from the first cache line on. The first and the last vector are
+// computed before what they share with others is written.
+template <class T, class Form>
+static void subtract_each(Form form, typename Form::Stored* x, int64_t count, int64_t ahead,
+                          const T* means) {
+  constexpr int lanes = kLanes<T>;
+  const int64_t last = count - lanes;
+  if (last < 0) {
+    for (int64_t i = 0; i < count; ++i) x[i] = form.write(form.read(x[i]) - means[i]);
+    return;
+  }
+  const auto left = [&](int64_t i) { return form.load(x + i) - load(means + i); };
+  const Vec<T> first_left = left(0), last_left = left(last);
+  const intptr_t into_line = reinterpret_cast<intptr_t>(x) % (lanes * sizeof(*x)) / sizeof(*x);
+  for (int64_t i = lanes - into_line; i < last; i += lanes) {
+    prefetch(x + i + ahead);
+    form.store(x + i, left(i));
+  }
+  form.store(x, first_left);
+  form.store(x + last, last_left);
+}
+
 // Where sample i of a signal lies.
 static inline int64_t offset_of(const Layout& layout, int64_t i) {
   int64_t offset = 0;
@@ -242,62 +246,70 @@ static inline int64_t offset_of(const Layout& layout, int64_t i) {
   return offset;
 }
 
-// One signal. `scratch` holds a row and the sums of all rows.
+// Samples 0, 1, ... of a column lie at `offsets`, where columns follow each other. `scratch` holds a
+// row and the sums of all rows, and memory for sum_beside.
 template <class T>
-static void subtract_mean(const MeanTables& plan, const Signal& signal, T* scratch) {
+static T mean_of(const MeanTables& plan, const Signal& signal, const int64_t* offsets, T* scratch) {
   const Layout& layout = *signal.layout;
   const int64_t d = layout.d, columns = plan.columns, row = columns * plan.inner, rows = d / row;
   const int inner = plan.inner;
   T* const totals = scratch + row;
-  const auto mean = [&] {
-    const T total = rows == 1 ? totals[0] : sum_row<T>(Plain<T>{}, totals, rows, 1);
-    return total / static_cast<T>(d);
-  };
   const bool beside = inner == 1 && layout.dims == 2 && layout.strides[0] == 1 &&
-                      layout.sizes[0] == rows && rows >= kLanes<T>;
-  if (layout.contiguous() || beside || (inner > 1 && offset_of(layout, inner) == 1)) {
-    return with_form<T>(layout.dtype, [&](auto form) {
-      auto* const x = static_cast<typename decltype(form)::Stored*>(signal.data);
+                      layout.sizes[0] == rows;
+  with_form<T>(layout.dtype, [&](auto form) {
+    auto* const x = static_cast<typename decltype(form)::Stored*>(signal.data);
+    if (beside) {
+      T* const memory = scratch + whole_vectors(row + rows, kLanes<T>);
+      for (int64_t r = 0, n; r < rows; r += n) {
+        n = std::min(rows - r, kMostBeside<T>);
+        std::copy_n(sum_beside(form, x + r, n, columns, layout.strides[1], memory), n, totals + r);
+      }
+      return;
+    }
+    for (int64_t r = 0; r < rows; ++r) {
       if (layout.contiguous()) {
-        const auto* next = rows == 1 && d <= kPrefetchedSamples ? x + d : nullptr;
-        for (int64_t r = 0; r < rows; ++r) {
-          totals[r] = sum_row<T>(form, x + r * row, columns, inner, next);
-        }
-        return subtract(form, x, d, mean());
+        totals[r] = sum_row<T>(form, x + r * row, columns, inner);
+      } else if (offsets) {
+        totals[r] = sum_columns<T>(form, x + offset_of(layout, r * row), columns, inner, offsets);
+      } else {
+        read_samples(signal, r * row, (r + 1) * row, scratch);
+        totals[r] = sum_row<T>(Plain<T>{}, scratch, columns, inner);
       }
-      if (beside) {
-        const int64_t stride = layout.strides[1];
-        sum_all_beside<T>(form, x, rows, columns, stride, totals);
-        const T found = mean();
-        for (int64_t c = 0; c < columns; ++c) subtract(form, x + c * stride, rows, found);
-        return;
-      }
-      int64_t offsets[kMostSlots];
-      for (int k = 0; k < inner; ++k) offsets[k] = offset_of(layout, k);
-      const auto start = [&](int64_t r) { return x + offset_of(layout, r * row); };
-      for (int64_t r = 0; r < rows; ++r) {
-        totals[r] = sum_columns<T>(form, start(r), columns, inner, offsets);
-      }
-      const T found = mean();
-      if (offset_of(layout, d - 1) == d - 1) return subtract(form, x, d, found);  // no gaps
-      for (int64_t r = 0; r < rows; ++r) {
-        auto* const first = start(r);
-        for (int k = 0; k < inner; ++k) subtract(form, first + offsets[k], columns, found);
-      }
-    });
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    read_samples(signal, r * row, (r + 1) * row, scratch);
-    totals[r] = sum_row<T>(Plain<T>{}, scratch, columns, inner);
-  }
-  const T found = mean();
-  for_each_run<T>(signal, 0, d, [&](auto form, auto* p, auto stride, int64_t n) {
+    }
+  });
+  const T total = rows == 1 ? totals[0] : sum_row<T>(Plain<T>{}, totals, rows, 1);
+  return total / static_cast<T>(d);
+}
+
+template <class T>
+static void subtract_from(const Signal& signal, T mean) {
+  for_each_run<T>(signal, 0, signal.layout->d, [&](auto form, auto* p, auto stride, int64_t n) {
     const auto each = [&](int64_t count) __attribute__((always_inline)) {
-      for (int64_t i = 0; i < count; ++i) p[i * stride] = form.write(form.read(p[i * stride]) - found);
+      for (int64_t i = 0; i < count; ++i) p[i * stride] = form.write(form.read(p[i * stride]) - mean);
     };
     if (stride != 1) return each(n);
-    if (!with_constant<9, 25>(n, SPECGRAD_EACH { each(index); })) subtract(form, p, n, found);
+    if (!with_constant<9, 25>(n, SPECGRAD_EACH { each(index); })) subtract(form, p, n, mean);
   });
+}
+
+// Contiguous signals of one row. Short ones are summed together before any is written: their sums do
+// not wait for each other.
+template <class T, class Form>
+static void subtract_rows(Form form, const MeanTables& plan, const Signal& run) {
+  using Stored = typename Form::Stored;
+  const int64_t d = run.layout->d, together = std::clamp<int64_t>((1 << 12) / d, 1, 32);
+  const auto signal = [&](int64_t i) {
+    return reinterpret_cast<Stored*>(static_cast<char*>(run.data) + i * run.step);
+  };
+  T means[32];
+  for (int64_t done = 0, n; done < run.count; done += n) {
+    n = std::min(together, run.count - done);
+    for (int64_t i = 0; i < n; ++i) {
+      const Stored* const next = d <= kPrefetchedSamples ? signal(done + i + 1) : nullptr;
+      means[i] = sum_row<T>(form, signal(done + i), plan.columns, plan.inner, next) / static_cast<T>(d);
+    }
+    for (int64_t i = 0; i < n; ++i) subtract(form, signal(done + i), d, means[i]);
+  }
 }
 
 // A run of signals. Those that lie side by side are summed together.
@@ -321,32 +333,29 @@ static void subtract_means(const MeanTables& plan, const Signal& run, T* scratch
         }
       };
       if (!with_constant<9>(d, SPECGRAD_EACH { each(index); })) each(d);
+    } else if (layout.contiguous() && plan.columns * plan.inner == d) {
+      subtract_rows<T>(form, plan, run);
+      done = run.count;
     } else if (run.count > 1 && run.step == sizeof(Stored) && layout.dims == 1 &&
                plan.inner == 1 && plan.columns == d) {
-      alignas(64) T means[kMostBeside];
-      const int64_t stride = layout.strides[0], fewest = d < 2 * kLanes<T> ? 1 : kLanes<T>;
-      for (int64_t n; (n = std::min(kMostBeside, run.count - done)) >= fewest; done += n) {
-        if (fewest == 1) {
-          std::fill_n(means, n, T(0));
-          for (int64_t c = 0; c < d; ++c) {
-            for (int64_t i = 0; i < n; ++i) means[i] += form.read(x[done + c * stride + i]);
-          }
-        } else {
-          sum_all_beside<T>(form, x + done, n, d, stride, means);
-        }
+      const int64_t stride = layout.strides[0];
+      for (int64_t n; done < run.count; done += n) {
+        n = std::min(kMostBeside<T>, run.count - done);
+        T* const means = sum_beside(form, x + done, n, d, stride, scratch);
         for (int64_t i = 0; i < n; ++i) means[i] /= length;
-        for (int64_t c = 0; c < d; ++c) {
-          Stored* const p = x + done + c * stride;
-          int64_t i = 0;
-          for (; i + kLanes<T> <= n; i += kLanes<T>) {
-            form.store(p + i, form.load(p + i) - load(means + i));
-          }
-          for (; i < n; ++i) p[i] = form.write(form.read(p[i]) - means[i]);
-        }
+        const int64_t ahead = columns_ahead<Stored>(n, stride);
+        for (int64_t c = 0; c < d; ++c) subtract_each(form, x + done + c * stride, n, ahead, means);
       }
     }
   });
+  if (done == run.count) return;
+  const Layout in_memory = layout.in_memory_order();
+  int64_t offsets[kMostSlots];
+  for (int k = 0; k < plan.inner; ++k) offsets[k] = offset_of(layout, k);
+  const bool by_columns = plan.inner > 1 && offset_of(layout, plan.inner) == 1;
   for (; done < run.count; ++done) {
-    subtract_mean(plan, {run.layout, static_cast<char*>(run.data) + done * run.step}, scratch);
+    const Signal signal{&layout, static_cast<char*>(run.data) + done * run.step};
+    const T mean = mean_of<T>(plan, signal, by_columns ? offsets : nullptr, scratch);
+    subtract_from<T>({&in_memory, signal.data}, mean);
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "interface.h"
@@ -36,6 +37,24 @@ struct Layout {
   }
 
   bool contiguous() const { return dims == 1 && strides[0] == 1; }
+
+  // The same samples in the order of their addresses.
+  Layout in_memory_order() const {
+    std::vector<std::pair<int64_t, int64_t>> steps;
+    for (int dim = 0; dim < dims; ++dim) steps.emplace_back(strides[dim], sizes[dim]);
+    std::sort(steps.rbegin(), steps.rend());
+    std::vector<int64_t> merged_sizes, merged_strides;
+    for (const auto& [stride, size] : steps) {
+      if (!merged_sizes.empty() && merged_strides.back() == stride * size) {
+        merged_sizes.back() *= size;
+        merged_strides.back() = stride;
+      } else {
+        merged_sizes.push_back(size);
+        merged_strides.push_back(stride);
+      }
+    }
+    return {dtype, merged_sizes, merged_strides};
+  }
 };
 
 struct Signal {

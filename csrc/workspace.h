@@ -22,6 +22,24 @@ inline int64_t grid_pitch(int64_t columns, int lanes) {
   return ceil_div(columns, 2 * lanes) * 2 * lanes;
 }
 
+// Blocks of columns that a mean adds one after the other; more are halved (mean.h).
+constexpr int64_t kBlocksInALeaf = 16;
+
+inline int64_t whole_vectors(int64_t count, int lanes) { return ceil_div(count, lanes) * lanes; }
+
+// Rows side by side whose accumulators, four vectors of columns each, leave room for the gradient in
+// a cache of the second level.
+constexpr int64_t most_beside(int lanes, int64_t bytes) { return (1 << 17) / bytes / (4 * lanes); }
+
+// Numbers for the sums of such rows: one set of accumulators, one for each halving, and the totals.
+inline int64_t beside_scratch(int64_t columns, int lanes, int64_t bytes) {
+  int64_t sets = 2;
+  for (int64_t blocks = columns / (4 * lanes); blocks > kBlocksInALeaf; ++sets) {
+    blocks = ceil_div(blocks, 2);
+  }
+  return sets * 4 * lanes * most_beside(lanes, bytes);
+}
+
 // Whether the whole transform finds such a grid in the gradient's own memory.
 inline bool works_in_place(const FilterDesign& design, bool direct, int lanes) {
   const int64_t columns = design.columns();

@@ -80,6 +80,7 @@ class FilterPlan:
         self._attached = self._warned = False
         self._model: Callable[[], nn.Module | None] | None = None
         self._missing: list[str] = []  # names of the layers that had no gradient in the last call
+        self._turn = 0  # of the layer that was looked up in the model
         self._choose_backend()  # one that cannot filter these is refused now
 
     @classmethod
@@ -161,22 +162,39 @@ class FilterPlan:
         if grads is None and parameters:
             present = [grad for each in parameters if (grad := each.grad) is not None]
             if len(present) == len(parameters) and not present[0].is_meta:
+                if self._model and not self._warned and self._next_is_elsewhere(parameters):
+                    self._warn_of_replaced(parameters)
                 dispatch.run(present, self.spec, self.backend)
                 return
             if not self._warned:
                 self._warn_of_replaced(parameters)
         ops.apply(self._listed(grads), self.spec, self.backend)
 
+    def _next_is_elsewhere(self, parameters: list[nn.Parameter]) -> bool:
+        """Return True if the model has another parameter under a name; each call tries the next.
+
+        A replaced parameter may keep an old gradient, and to try all takes longer than the call.
+        """
+        module = self._model() if self._model else None
+        if module is None:
+            return False
+        self._turn = (self._turn + 1) % len(parameters)
+        *path, leaf = self.names[self._turn].split(".")
+        for name in path:
+            module = module._modules.get(name) if module is not None else None
+        return module is None or module._parameters.get(leaf) is not parameters[self._turn]
+
     def _warn_of_replaced(self, parameters: list[nn.Parameter]) -> None:
-        """Warn once if gradients are missing since the model has other parameters by now."""
+        """Warn once if the model has other parameters by now, or no layer has a gradient."""
         named = dict(zip(self.names, parameters, strict=True))
         missing = [name for name, parameter in named.items() if parameter.grad is None]
-        if missing == self._missing:
+        if missing and missing == self._missing:
             return
         self._missing = missing
         model = self._model() if self._model else None
-        own = named if model is None else dict(model.named_parameters())
-        replaced = [name for name in missing if own.get(name) is not named[name]]
+        own = parameters if model is None else list(model.parameters())
+        there = {id(parameter) for parameter in own}
+        replaced = [name for name, parameter in named.items() if id(parameter) not in there]
         if len(missing) == len(named):
             found = f"none of the plan's {len(named)} layers has a gradient: nothing was filtered"
         elif replaced:

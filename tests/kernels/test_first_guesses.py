@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -180,6 +181,37 @@ def test_a_parameter_that_was_replaced_is_said_once():
     plan.filter_grads_()
     plan.bind(model).filter_grads_()
     assert model[0].weight.grad.mean().abs() < 1e-7
+
+
+def filter_as_often_as_layers(plan):
+    for _ in plan.names:
+        plan.filter_grads_()
+
+
+def test_a_replaced_parameter_that_keeps_an_old_gradient_is_said_once():
+    model = small_model()
+    plan = FilterPlan.for_model(model)
+    backward(model)
+    model[3].weight = torch.nn.Parameter(model[3].weight.detach().clone())
+    backward(model)
+    with pytest.warns(RuntimeWarning, match=r"parameter 3\.weight was replaced.*plan\.bind\(model"):
+        filter_as_often_as_layers(plan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filter_as_often_as_layers(plan)
+    plan.bind(model).filter_grads_()
+    assert model[3].weight.grad.mean().abs() < 1e-7
+
+
+def test_a_parameter_that_was_moved_inside_its_model_is_filtered_without_a_word():
+    model = small_model()
+    plan = FilterPlan.for_model(model)
+    torch.nn.utils.parametrize.register_parametrization(model[0], "weight", torch.nn.Identity())
+    backward(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filter_as_often_as_layers(plan)
+    assert model[0].parametrizations.weight.original.grad.mean().abs() < 1e-7
 
 
 def test_a_copy_of_an_attached_plan_says_that_its_optimizer_has_no_hooks():
