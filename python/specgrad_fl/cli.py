@@ -205,7 +205,7 @@ def _list_runs(folder: Path) -> None:
 
 
 def _progress_of(run: RunDirectory) -> str:
-    """How far a run is, and its best accuracy."""
+    """Say where a run stands, and its best accuracy."""
     config, records = run.config(), run.records()
     key = "validation_accuracy" if config.validation else "test_accuracy"
     scores = [r[key] for r in records if key in r]

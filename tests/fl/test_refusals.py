@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import zipfile
@@ -399,7 +400,8 @@ def test_fetching_what_is_there_says_so(tmp_path, monkeypatch, capsys):
     from specgrad_data import fetch
     from specgrad_data.catalog import ENTRIES, Entry, RemoteFile
 
-    file = RemoteFile("toy.bin", "http://localhost/toy.bin", size=3)
+    digest = hashlib.sha256(b"abc").hexdigest()
+    file = RemoteFile("toy.bin", "http://localhost/toy.bin", digest, size=3)
     entry = Entry("toy", "a toy", files=(file,))
     monkeypatch.setitem(ENTRIES, "toy", entry)
     folder = tmp_path / "toy"
@@ -418,8 +420,10 @@ def test_damaged_metrics_are_named(place, capsys):
     whole.pop("check")
     for changes in ({"seconds": 3}, {"train_loss": "x"}, {"memory_mib": None}, {"round": "a"}):
         (run / "metrics.jsonl").write_text(json.dumps({**whole, **changes}) + "\n")
-        for command in (["plot", "run"], ["list", "."], ["resume", "run"]):
+        for command in (["plot", "run"], ["resume", "run"]):
             assert "metrics.jsonl is damaged" in refused(command, capsys)
+        assert cli.main(["list", "."]) == 2
+        assert "metrics.jsonl is damaged" in capsys.readouterr().out
 
 
 class Tty(io.StringIO):
