@@ -109,21 +109,23 @@ static T sum_columns(Form form, const typename Form::Stored* x, int64_t columns,
   return finish_sum<T>(Plain<T>{}, fold_slots<T>(sums, slots), ordered, (columns - done) * inner);
 }
 
-// sums[k] += vector k of columns `step` apart, one column after the other. The last vector repeats
-// rows of the one before it, so that none reaches beyond the rows.
-template <class T, class Form>
+// sums[k] += vector k of columns `step` apart, one column after the other; sums[k] = if they are the
+// first. The last vector repeats rows of the one before it, so that none reaches beyond the rows.
+template <bool First = false, class T, class Form>
 static void add_columns(Form form, const typename Form::Stored* x, int64_t columns, int64_t step,
                         int64_t rows, int64_t ahead, T* sums) {
+  bool fresh = First;
   if (rows < kLanes<T>) {
+    if (fresh) std::fill_n(sums, rows, T(0));
     for (; columns > 0; --columns, x += step) {
       for (int64_t i = 0; i < rows; ++i) sums[i] += form.read(x[i]);
     }
   }
-  for (; columns > 0; columns -= 4, x += 4 * step) {
+  for (; columns > 0; columns -= 4, x += 4 * step, fresh = false) {
     with_constant<1, 2, 3, 4>(std::min<int64_t>(columns, 4), [&](auto count) {
       for (int64_t i = 0; i < rows; i += kLanes<T>) {
         const auto* const p = x + std::min(i, rows - kLanes<T>);
-        Vec<T> sum = load(sums + i);
+        Vec<T> sum = fresh ? Vec<T>{} : load(sums + i);
         repeat<count>(SPECGRAD_EACH {
           prefetch(p + index * step + ahead);
           sum += form.load(p + index * step);
@@ -148,9 +150,8 @@ static void sum_blocks(Form form, const typename Form::Stored* x, int64_t blocks
     sum_blocks(form, x + half * width * stride, blocks - half, stride, rows, ahead, right);
     return add_columns(Plain<T>{}, right, 1, 0, width * pitch, 0, sums);
   }
-  std::fill_n(sums, width * pitch, T(0));
   for (int64_t w = 0; w < width; ++w) {
-    add_columns(form, x + w * stride, blocks, width * stride, rows, ahead, sums + w * pitch);
+    add_columns<true>(form, x + w * stride, blocks, width * stride, rows, ahead, sums + w * pitch);
   }
 }
 
