@@ -167,15 +167,17 @@ test-triton: $(VENV)/installed
 	done
 
 # The native code under AddressSanitizer and UndefinedBehaviorSanitizer.
+SANITIZED := SPECGRAD_CALLS=10000 $(BIN)/pytest -q -p no:cacheprovider --capture=sys \
+	-m "not slow and not exhaustive" --override-ini addopts=--import-mode=importlib
+
 sanitize: $(VENV)/installed
 	SPECGRAD_BUILD_EXT=1 SPECGRAD_SANITIZE=1 $(BIN)/python setup.py --quiet build \
 		--build-base build/sanitize
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest -q -p no:cacheprovider -m "not slow and not exhaustive" \
-		--override-ini addopts=--import-mode=importlib \
+		ASAN_OPTIONS=detect_leaks=0 $(SANITIZED) \
 		--override-ini pythonpath="$$(echo build/sanitize/lib*) tests tests/kernels" \
 		tests/kernels/test_filter_grads.py tests/kernels/test_refusals.py \
-		tests/kernels/test_overlap.py tests/kernels/test_native.py
+		tests/kernels/test_overlap.py tests/kernels/test_native.py tests/kernels/test_random_calls.py
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.run $(BENCH)
