@@ -166,16 +166,28 @@ test-triton: $(VENV)/installed
 			tests/triton/test_warps.py tests/triton/test_ptx.py || exit 1; \
 	done
 
-# The native code under AddressSanitizer and UndefinedBehaviorSanitizer.
+# The native code under AddressSanitizer and UndefinedBehaviorSanitizer, then under ThreadSanitizer.
+# The last does not see how OpenMP's threads wait for each other: under Python it watches calls of one
+# thread each, and in a program without Python calls that three threads share.
+SANITIZED := SPECGRAD_CALLS=10000 $(BIN)/pytest -q -p no:cacheprovider --capture=sys \
+	-m "not slow and not exhaustive" --override-ini addopts=--import-mode=importlib
+
 sanitize: $(VENV)/installed
 	SPECGRAD_BUILD_EXT=1 SPECGRAD_SANITIZE=1 $(BIN)/python setup.py --quiet build \
 		--build-base build/sanitize
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest -q -p no:cacheprovider -m "not slow and not exhaustive" \
-		--override-ini addopts=--import-mode=importlib \
+		ASAN_OPTIONS=detect_leaks=0 $(SANITIZED) \
 		--override-ini pythonpath="$$(echo build/sanitize/lib*) tests tests/kernels" \
 		tests/kernels/test_filter_grads.py tests/kernels/test_refusals.py \
-		tests/kernels/test_overlap.py tests/kernels/test_native.py
+		tests/kernels/test_overlap.py tests/kernels/test_native.py tests/kernels/test_random_calls.py
+	SPECGRAD_BUILD_EXT=1 SPECGRAD_SANITIZE=thread $(BIN)/python setup.py --quiet build \
+		--build-base build/sanitize-threads
+	LD_PRELOAD="$$($(CXX) -print-file-name=libtsan.so)" OMP_NUM_THREADS=1 \
+		TSAN_OPTIONS=ignore_noninstrumented_modules=1 $(SANITIZED) \
+		--override-ini pythonpath="$$(echo build/sanitize-threads/lib*) tests tests/kernels" \
+		tests/kernels/test_threads.py \
+		tests/kernels/test_native.py::test_the_library_under_a_sanitizer_was_built_with_it
+	PYTHONPATH="$(CURDIR)" $(BIN)/python tests/cross/run.py --compiler "$(CXX) -fsanitize=thread -g"
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.run $(BENCH)

@@ -3,7 +3,8 @@
 SPECGRAD_BUILD_EXT=0  installs without native code
 SPECGRAD_BUILD_EXT=1  fails when the native code cannot be built (by default it is left out)
 SPECGRAD_WHEEL=1      makes one wheel for every Python from 3.10 on: without the pybind11 module
-SPECGRAD_SANITIZE=1   builds with AddressSanitizer and UndefinedBehaviorSanitizer
+SPECGRAD_SANITIZE=1   builds with AddressSanitizer and UndefinedBehaviorSanitizer, or, if it is
+                      `thread`, with ThreadSanitizer
 SPECGRAD_KERNELS=FILE takes the operator's library from there, such as one for another processor
 """
 
@@ -172,8 +173,9 @@ def native_build():
     # float16 without F16C is converted by functions that libgcc_s has from GCC 12 on only: a wheel
     # takes them along
     link = ["-l:libgcc.a"] if LINUX else []
-    if os.environ.get("SPECGRAD_SANITIZE") == "1":
-        sanitize = "-fsanitize=address,undefined"
+    sanitizers = {"1": "address,undefined", "thread": "thread"}
+    if chosen := sanitizers.get(os.environ.get("SPECGRAD_SANITIZE", "")):
+        sanitize = f"-fsanitize={chosen}"
         FLAGS.extend([sanitize, "-fno-sanitize-recover=undefined", "-g", "-O1"])
         link.append(sanitize)
     kernels = operator_extension(cpp_extension, link)

@@ -124,12 +124,15 @@ def _seconds_to_resume(run: Path, config: Config) -> float:
     return ended[0] - begun
 
 
-def measure(case: dict[str, int]) -> dict[str, float]:
-    """The same in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.growth", "--case", json.dumps(case)]
-    done = subprocess.run(command, cwd=machine.ROOT, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def measure(sweep: str) -> list[dict[str, Any]]:
+    """Cases with their costs, each played in a process of its own."""
+    rows = []
+    for case in CASES[sweep]:
+        command = [sys.executable, "-m", "benchmarks.growth", "--case", json.dumps(case)]
+        done = subprocess.run(command, cwd=machine.ROOT, check=True, capture_output=True, text=True)
+        rows.append({"case": case, **json.loads(done.stdout.splitlines()[-1])})
+        print(rows[-1], file=sys.stderr, flush=True)
+    return rows
 
 
 SHOWN = {
@@ -199,21 +202,7 @@ def main() -> None:
     if arguments.case:
         print(json.dumps(play(arguments.case)))
         return
-    result: dict[str, Any] = {"cases": {}}
-    if arguments.json and arguments.json.is_file():
-        result = json.loads(arguments.json.read_text())
-    for sweep in arguments.sweeps:
-        rows = []
-        for case in CASES[sweep]:
-            rows.append({"case": case, **measure(case)})
-            print(rows[-1], file=sys.stderr, flush=True)
-        result["cases"][sweep] = rows
-        result |= machine.describe()
-        if arguments.json:
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(table(result))
-    if arguments.plot:
-        plot(result, arguments.plot)
+    machine.measure_parts("cases", arguments.sweeps, measure, arguments, table, plot)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -69,3 +72,23 @@ def describe() -> dict[str, Any]:
         },
         "commit": commit(),
     }
+
+
+def measure_parts(
+    kind: str, parts: Sequence[str], measure: Callable[[str], Any], asked: Namespace,
+    table: Callable[[dict[str, Any]], str], plot: Callable[[dict[str, Any], Path], None],
+    versions: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Measure each part, print the table, draw the plot; other parts in the JSON file are kept."""
+    stored = asked.json and asked.json.is_file()
+    result: dict[str, Any] = json.loads(asked.json.read_text()) if stored else {kind: {}}
+    facts = describe()
+    facts["versions"] |= versions or {}
+    for part in parts:
+        result[kind][part] = measure(part)
+        result |= facts
+        if asked.json:
+            asked.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(result))
+    if asked.plot:
+        plot(result, asked.plot)

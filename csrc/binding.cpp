@@ -114,7 +114,7 @@ class Attributes {
     Py_ssize_t size = 0;
     if (PyBytes_AsStringAndSize(value.get(), &bytes, &size)) throw PythonError();
     std::vector<T> numbers(static_cast<size_t>(size) / sizeof(T));
-    std::memcpy(numbers.data(), bytes, numbers.size() * sizeof(T));
+    if (size) std::memcpy(numbers.data(), bytes, numbers.size() * sizeof(T));
     return numbers;
   }
 

@@ -8,9 +8,7 @@ counted (after its first round this trainer draws how the data are divided).
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import platform
 import signal
 import statistics
 import subprocess
@@ -230,23 +228,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="all figures; workloads in it are kept")
     parser.add_argument("--plot", type=Path, help="picture of all workloads in the JSON file")
     arguments = parser.parse_args()
-    result: dict[str, Any] = {"workloads": {}}
-    if arguments.json and arguments.json.is_file():
-        result = json.loads(arguments.json.read_text())
-    facts = machine.describe()
-    facts["versions"] |= {
-        "peers": versions(arguments.contenders),
-        "python": platform.python_version(),
-    }
-    for workload in arguments.workloads:
-        rows = measure(workload, arguments.contenders, arguments.turns)
-        result["workloads"][workload] = rows
-        result |= facts
-        if arguments.json:
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(table(result))
-    if arguments.plot:
-        plot(result, arguments.plot)
+    machine.measure_parts(
+        "workloads", arguments.workloads,
+        lambda name: measure(name, arguments.contenders, arguments.turns),
+        arguments, table, plot, {"peers": versions(arguments.contenders)},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ class LocalAverage:
         if self.boundary == "circular" and self.radius <= 4096:
             one_side = np.fft.rfft(self.weights, n=32 * len(self.weights)).real
             kept = 1 - (2 * one_side - self.weights[0])
-            return 1.005 * float(np.abs(kept).max())  # between the points it can be that much more
+            # between the points it can be that much more
+            return max(1.0, 1.005 * float(np.abs(kept).max()))
         # the rows of an average sum to 1; its columns do not near the ends, where samples stand
         # for those that are missing
         beyond = np.cumsum(self.weights[::-1])[::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 from specgrad_fl import Config, train
 from torch import nn
 
-from benchmarks import growth
+from benchmarks import growth, machine
 from benchmarks.peers import run, with_loop, with_specgrad, workloads
 from benchmarks.peers.workloads import Workload
 
@@ -75,3 +76,15 @@ def test_growth_has_networks_of_the_size_it_says() -> None:
     assert torch.equal(
         torch.from_numpy(growth.arrays(3)["writer_train"]), torch.arange(3).repeat_interleave(10)
     )
+
+
+def test_parts_measured_later_are_added_to_those_in_the_file(tmp_path) -> None:
+    asked = SimpleNamespace(json=tmp_path / "all.json", plot=tmp_path / "all.png")
+    for part in ("one", "two"):
+        machine.measure_parts(
+            "cases", [part], str.upper, asked, str, lambda _, path: path.touch(), {"peers": part}
+        )
+    stored = json.loads(asked.json.read_text())
+    assert stored["cases"] == {"one": "ONE", "two": "TWO"}
+    assert stored["versions"]["peers"] == "two"
+    assert asked.plot.exists()

@@ -12,6 +12,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cpu.h"
@@ -39,7 +40,9 @@ class Fields {
 };
 
 void run_slots(int slots, const std::function<void(int)>& task) {
-  for (int slot = slots; slot-- > 0;) task(slot);
+  std::vector<std::thread> threads;
+  for (int slot = 0; slot < slots; ++slot) threads.emplace_back(task, slot);
+  for (std::thread& thread : threads) thread.join();
 }
 
 bool filter(const Fields& fields, char* data, specgrad::Workspace& workspace) {

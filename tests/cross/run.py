@@ -155,7 +155,7 @@ def build(compiler: str, folder: Path) -> Path:
         [*shlex.split(compiler), "-dumpmachine"], check=True, capture_output=True, text=True
     ).stdout
     sources = SOURCES + (X86_SOURCES if machine.startswith("x86_64") else ())
-    flags = ["-O3", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
+    flags = ["-O3", "-std=c++17", "-pthread", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
     binary = folder / "driver"
     files = [ROOT / "tests" / "cross" / "driver.cpp", *(ROOT / "csrc" / name for name in sources)]
     subprocess.run([*shlex.split(compiler), *flags, *files, "-o", binary], check=True)

@@ -1,5 +1,7 @@
 """The float64 truth, what the tests measure against it, and a small model to train."""
 
+import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -14,6 +16,10 @@ TOLERANCE = {
     torch.bfloat16: 2**-8 + 1e-6,
     torch.float16: 2**-11 + 1e-6,
 }
+
+needs_long_double = pytest.mark.skipif(
+    np.finfo(np.longdouble).eps > 1e-18, reason="long double is no wider than double here"
+)
 
 
 def truth(grad, **options):

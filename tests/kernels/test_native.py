@@ -1,6 +1,7 @@
 """The native backend's report, memory and environment variables."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import TOLERANCE, distance, filtered, truth
+from helpers import TOLERANCE, distance, filtered, needs_long_double, truth
 from representatives import only
 
 from specgrad_kernels import FilterPlan, FilterSpec, design, filter_grads_
@@ -46,11 +47,6 @@ def measured_error(grad, exact_filter, **options):
     filter_grads_([grad], backend="cpp", **options)
     error = grad.double().numpy().astype(np.longdouble) - exact_filter(exact)
     return float(np.linalg.norm(error) / np.linalg.norm(exact))
-
-
-needs_long_double = pytest.mark.skipif(
-    np.finfo(np.longdouble).eps > 1e-18, reason="long double is no wider than double here"
-)
 
 
 @needs_long_double
@@ -230,12 +226,13 @@ assert "CPU instructions used:" in machine_report()
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(
-    "libasan" not in os.environ.get("LD_PRELOAD", ""), reason="only make sanitize preloads it"
-)
+SANITIZERS = re.findall(r"lib([at]san)", os.environ.get("LD_PRELOAD", ""))
+
+
+@pytest.mark.skipif(not SANITIZERS, reason="only make sanitize preloads one")
 def test_the_library_under_a_sanitizer_was_built_with_it():
     (library,) = Path(cpp.__file__).parent.parent.glob("_kernels*.so")
-    assert b"__asan_init" in library.read_bytes()
+    assert f"__{SANITIZERS[0]}_init".encode() in library.read_bytes()
 
 
 def drawn(d, seed, dtype=torch.float32, factor=1.0, mean=0.0):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import DTYPES
+from helpers import DTYPES, needs_long_double
 from representatives import only
 
 from benchmarks.waves import (
@@ -18,10 +18,6 @@ from benchmarks.waves import (
 )
 from specgrad_kernels import FilterSpec, filter_grads_
 from specgrad_kernels.kinds import BOUNDARIES
-
-needs_wider_numbers = pytest.mark.skipif(
-    np.finfo(wide).eps > 1e-18, reason="long double is no wider than double here"
-)
 
 
 def exactly(signals, factor):
@@ -38,14 +34,14 @@ def chosen_bins(d):
     return np.unique(np.concatenate([bins[:: len(bins) // 50], *near]))
 
 
-@needs_wider_numbers
+@needs_long_double
 @pytest.mark.parametrize("d", only([433, 432], [433, 432, 2304, 4608, 36864, 10_007, 8 * 2027]))
 def test_no_wave_exceeds_the_bound(backends, d):
     for name, backend, dtype, share in share_of_promise(d, chosen_bins(d), backends, KINDS):
         assert np.all(share <= 1), (name, backend, dtype, share.max())
 
 
-@needs_wider_numbers
+@needs_long_double
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("d", only([432, 1009], [432, 1009, 36864]))
 @pytest.mark.parametrize("name", KINDS)
@@ -63,7 +59,7 @@ def test_no_search_finds_worse(backend, name, d, dtype):
         signals = torch.from_numpy(error.astype(np.float64)) + 1e-30
 
 
-@needs_wider_numbers
+@needs_long_double
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(("d", "cutoff"), [(205, 24), (267, 32), (2304, 256)])
 def test_no_impulse_exceeds_the_bound_of_a_basis(native, d, cutoff, dtype):
@@ -92,7 +88,14 @@ def averaged(signals, spec):
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.parametrize(
     ("method", "width"),
-    [("lap", 3), ("lap", 25), ("lap", 401), ("gaussian", 1.0), ("gaussian", 60)],
+    [
+        ("lap", 3),
+        ("lap", 25),
+        ("lap", 401),
+        ("gaussian", 0.35),
+        ("gaussian", 1.0),
+        ("gaussian", 60),
+    ],
 )
 def test_averages_may_lengthen_a_gradient(backend, method, width, boundary, dtype):
     field = "window" if method == "lap" else "sigma"

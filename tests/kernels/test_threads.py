@@ -4,6 +4,8 @@ import threading
 
 import pytest
 import torch
+from helpers import needs_long_double
+from test_random_calls import CALLS, check_random_call
 
 from specgrad_kernels import filter_grads_, release_memory, set_cache_limits
 from specgrad_kernels.kinds import METHODS
@@ -65,6 +67,11 @@ def test_no_call_returns_unfiltered_when_programs_are_evicted(method, one_progra
 
     run_threads(work)
     assert not unfiltered
+
+
+@needs_long_double
+def test_random_calls_when_programs_are_evicted(native, one_program):
+    run_threads(lambda thread: [check_random_call(seed) for seed in range(thread, CALLS, 4)], 4)
 
 
 def test_no_call_returns_unfiltered_while_memory_is_released(native):
