@@ -78,6 +78,14 @@ STATEMENTS = (
         )
         for row in (FFT, "centralize")
     ),
+    *(
+        Statement(f"{row} improves FedAvg", _apart(row, "none", experiment="relatives"))
+        for row in ("GC-Fed", "SGMS 0.5")
+    ),
+    Statement(
+        "GC-Fed gains more than centralize",
+        _apart("GC-Fed", "centralize", experiment="relatives"),
+    ),
     Statement("fft 0.05 gains more than centralize", _apart(FFT, "centralize")),
     Statement("centralize gains more than the mean of each kernel", _apart("centralize", KERNEL)),
     Statement("fft 0.05 gains more than fft 0.01", _apart(FFT, "fft 0.01")),
