@@ -109,8 +109,9 @@ static T sum_columns(Form form, const typename Form::Stored* x, int64_t columns,
   return finish_sum<T>(Plain<T>{}, fold_slots<T>(sums, slots), ordered, (columns - done) * inner);
 }
 
-// sums[k] += vector k of columns `step` apart, one column after the other; sums[k] = if they are the
-// first. The last vector repeats rows of the one before it, so that none reaches beyond the rows.
+// sums[k] += vector k of columns `step` apart, one column after the other; with First, sums begin at
+// zero, whatever they hold. The last vector repeats rows of the one before it, so that none reaches
+// beyond the rows.
 template <bool First = false, class T, class Form>
 static void add_columns(Form form, const typename Form::Stored* x, int64_t columns, int64_t step,
                         int64_t rows, int64_t ahead, T* sums) {
